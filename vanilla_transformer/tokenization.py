@@ -1,0 +1,173 @@
+"""Tokenizers trained on a run's own text.
+
+Two kinds, both fast tokenizers of the `tokenizers` library in transformers' generic class, so that `AutoTokenizer`
+loads a saved folder where this package is not installed:
+
+- `train_tokenizer`: byte-level BPE. Every string in any script survives encoding and decoding unchanged.
+- `train_character_tokenizer`: one token per Unicode character, for character language models.
+
+The special tokens have fixed ids: `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, and `<mask>` 4 where it is asked for.
+For separate source and target vocabularies, train one tokenizer on each side.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+__all__ = ["MASK_TOKEN", "SPECIAL_TOKENS", "train_character_tokenizer", "train_tokenizer"]
+
+SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
+"""The tokens every tokenizer of this package starts with; the position is the id."""
+
+MASK_TOKEN = "<mask>"
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    min_frequency: int = 2,
+    lowercase: bool = False,
+    add_bos: bool = False,
+    add_eos: bool = True,
+    mask_token: bool = False,
+    model_max_length: int | None = None,
+    show_progress: bool = False,
+) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer with exactly `vocab_size` entries, special tokens included.
+
+    The same texts in the same order give the same tokenizer, byte for byte. Decoding gives back the text exactly as it
+    was, double spaces and line breaks included; only `lowercase=True` loses something.
+
+    Args:
+        texts: sentences or documents, read once.
+        vocab_size: number of entries: the special tokens, the 256 bytes, and one entry per merge.
+        min_frequency: a pair of neighbouring symbols seen less often than this is not merged.
+        lowercase: lower the case of everything before it is split.
+        add_bos: put `<s>` before each text that is encoded with special tokens.
+        add_eos: put `</s>` after each such text.
+        mask_token: also make a `<mask>` token, for masked language models.
+        model_max_length: the length, in tokens, above which the tokenizer warns and to which `truncation=True` cuts;
+            None for no limit.
+        show_progress: draw the progress bars of `tokenizers`.
+
+    Returns:
+        A tokenizer whose calls give `input_ids` and `attention_mask`. A special token spelled out in a text is read as
+        plain text, so that no input can end itself early, except with `mask_token=True`, where texts hold `<mask>`.
+
+    Raises:
+        ValueError: there is no text, or the texts cannot fill `vocab_size` entries, or the bytes do not fit into it.
+        TypeError: `texts` is one string or holds something else than strings.
+    """
+    specials = _special_tokens(mask_token)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    smallest = len(specials) + len(alphabet)
+    if vocab_size < smallest:
+        raise ValueError(
+            f"vocab_size={vocab_size} is too small for a byte-level tokenizer: {len(specials)} special tokens and "
+            f"{len(alphabet)} bytes need {smallest}, so ask for at least {smallest}."
+        )
+
+    backend = Tokenizer(models.BPE())
+    if lowercase:
+        backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=specials,
+        initial_alphabet=alphabet,
+        show_progress=show_progress,
+    )
+    backend.train_from_iterator(_checked(texts), trainer=trainer)
+
+    reached = backend.get_vocab_size()
+    if reached != vocab_size:
+        raise ValueError(
+            f"The texts give only {reached} entries, not the vocab_size={vocab_size} asked for: ask for {reached} or "
+            f"fewer, train on more text, or lower min_frequency (now {min_frequency})."
+        )
+    return _wrap(backend, add_bos=add_bos, add_eos=add_eos, mask_token=mask_token, model_max_length=model_max_length)
+
+
+def train_character_tokenizer(
+    texts: Iterable[str],
+    *,
+    lowercase: bool = False,
+    add_bos: bool = False,
+    add_eos: bool = False,
+    mask_token: bool = False,
+    model_max_length: int | None = None,
+) -> PreTrainedTokenizerFast:
+    """Make a tokenizer with one token per Unicode character of `texts`, ordered by code point after the special tokens.
+
+    A character that `texts` does not hold becomes `<unk>`. The arguments are those of `train_tokenizer`.
+
+    Raises:
+        ValueError: there is no text.
+        TypeError: `texts` is one string or holds something else than strings.
+    """
+    normalizer = normalizers.Lowercase() if lowercase else None
+    characters: set[str] = set()
+    for text in _checked(texts):
+        characters.update(normalizer.normalize_str(text) if normalizer else text)
+    specials = _special_tokens(mask_token)
+    vocabulary = {token: index for index, token in enumerate([*specials, *sorted(characters)])}
+
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    if normalizer:
+        backend.normalizer = normalizer
+    # A class of both halves, since a dot does not match a line break.
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens(specials)
+    return _wrap(backend, add_bos=add_bos, add_eos=add_eos, mask_token=mask_token, model_max_length=model_max_length)
+
+
+def _special_tokens(mask_token: bool) -> list[str]:
+    return [*SPECIAL_TOKENS, MASK_TOKEN] if mask_token else list(SPECIAL_TOKENS)
+
+
+def _checked(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts; refuse what is no text, and the absence of any."""
+    if isinstance(texts, str):
+        raise TypeError("texts must be an iterable of strings, not one string: give [text].")
+    empty = True
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"texts must hold strings, but one entry is {text!r:.60} ({type(text).__name__}).")
+        if text:
+            empty = False
+            yield text
+    if empty:
+        raise ValueError("There is no text to train a tokenizer on: the corpus is empty.")
+
+
+def _wrap(
+    backend: Tokenizer, *, add_bos: bool, add_eos: bool, mask_token: bool, model_max_length: int | None
+) -> PreTrainedTokenizerFast:
+    pad, bos, eos, unk = SPECIAL_TOKENS
+    options: dict[str, object] = {}
+    if mask_token:
+        options["mask_token"] = MASK_TOKEN
+    if model_max_length is not None:
+        options["model_max_length"] = model_max_length
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=pad,
+        bos_token=bos,
+        eos_token=eos,
+        unk_token=unk,
+        # These two make transformers build the post-processor, here and again after `train_new_from_iterator`, from
+        # the ids the tokens have at that time. A loaded tokenizer takes the one saved in tokenizer.json.
+        add_bos_token=add_bos,
+        add_eos_token=add_eos,
+        split_special_tokens=not mask_token,
+        clean_up_tokenization_spaces=False,
+        padding_side="right",
+        truncation_side="right",
+        model_input_names=["input_ids", "attention_mask"],
+        **options,
+    )
