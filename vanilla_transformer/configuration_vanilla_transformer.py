@@ -1,0 +1,374 @@
+# Copyright 2026 The vanilla_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The specification of a model: every architectural choice as a typed, validated field with its reason.
+
+The defaults are the base model of "Attention Is All You Need" (Vaswani et al. 2017, arXiv:1706.03762), to the letter.
+A checkpoint carries this file to the Hub, so it imports nothing but transformers.
+"""
+
+import copy
+import difflib
+from dataclasses import dataclass, fields
+from functools import wraps
+from typing import Any, ClassVar, Literal
+
+from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassFieldValidationError
+from transformers import GenerationConfig, PreTrainedConfig
+from transformers.activations import ACT2FN
+
+
+# Keyword arguments that transformers itself hands to every configuration, beside the declared fields.
+_TRANSFORMERS_KEYWORDS = {
+    "attn_implementation",
+    "auto_map",
+    "experts_implementation",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "quantization_config",
+    "torch_dtype",
+}
+
+
+def _refuse(config_class: type, message: str) -> ValueError:
+    return ValueError(f"{config_class.__name__}: {message}")
+
+
+def _canonical_fields(config_class: type, given: dict[str, Any]) -> dict[str, Any]:
+    """Translate the paper's names to the canonical ones, and refuse contradictions and unknown names.
+
+    Raises:
+        ValueError: for a name that is no field (naming the nearest one), and for two names of one field that are
+            given different values.
+    """
+    aliases = config_class.attribute_map
+    known = {field.name for field in fields(config_class)} | set(aliases)
+    # generation settings in old config files are dropped by transformers itself
+    passed_on = _TRANSFORMERS_KEYWORDS | set(GenerationConfig._get_default_generation_params())
+    canonical: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known and name not in passed_on and not name.startswith("_"):
+            near = difflib.get_close_matches(name, sorted(known), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(sorted(known))}."
+            raise _refuse(config_class, f"unknown field {name!r}; {hint}")
+        target = aliases.get(name, name)
+        if target in canonical and canonical[target] != value:
+            other = next(n for n in given if n != name and aliases.get(n, n) == target)
+            raise _refuse(
+                config_class,
+                f"{other}={given[other]!r} and {name}={value!r} are two names of one field; give one of them.",
+            )
+        canonical[target] = value
+    return canonical
+
+
+def _checked_at_the_border(config_class: type) -> type:
+    """Accept the paper's names in `__init__` and turn type errors of single fields into one sentence."""
+    initialise = config_class.__init__
+
+    @wraps(initialise)
+    def __init__(self, **given: Any) -> None:
+        try:
+            initialise(self, **_canonical_fields(config_class, given))
+        except StrictDataclassFieldValidationError as error:
+            raise _refuse(config_class, str(error.__cause__)) from error
+
+    config_class.__init__ = __init__
+    return config_class
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published model: the fields in which it differs from the default, and where they were published."""
+
+    source: str
+    fields: dict[str, Any]
+
+
+PRESETS = {
+    "transformer-base": Preset("Vaswani et al. 2017, table 3, row base", {}),
+    "transformer-big": Preset(
+        "Vaswani et al. 2017, table 3, row big",
+        {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "dropout": 0.3},
+    ),
+    "transformer-tiny": Preset(
+        "Wu et al. 2021, 'Good for Misconceived Reasons' (Multi30k, Transformer-Tiny)",
+        {
+            "vocab_size": 10000,
+            "hidden_size": 128,
+            "intermediate_size": 256,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "dropout": 0.3,
+        },
+    ),
+}
+
+
+@_checked_at_the_border
+@strict
+class VanillaTransformerConfig(PreTrainedConfig):
+    r"""Configuration of every model of this package.
+
+    Keyword-only. The paper's names `d_model`, `d_ff` and `encoder_layers` are accepted and can be read; files hold the
+    canonical names. An unknown name, a value of the wrong type and a combination that no model can have end in a
+    `ValueError` of one sentence.
+
+    Args:
+        architecture: Which stacks are built: `"encoder-decoder"` (section 3.1), `"encoder-only"` or `"decoder-only"`.
+            Sets `is_encoder_decoder` and `is_decoder`.
+        vocab_size: Number of tokens; of the source side where `target_vocab_size` is given.
+        target_vocab_size: `None` for one vocabulary shared by both sides (section 5.1), else the target side's size.
+        hidden_size (`d_model`): Width of the residual stream.
+        num_hidden_layers (`encoder_layers`): Depth of the encoder, or of the only stack.
+        decoder_layers: Depth of the decoder; `None` for as many as `num_hidden_layers`.
+        num_attention_heads: Query heads of every attention.
+        num_key_value_heads: Key and value heads; `None` for one per query head (multi-head attention), fewer for
+            grouped-query, one for multi-query attention.
+        head_dim: Width of a head; `None` for `hidden_size // num_attention_heads`.
+        intermediate_size (`d_ff`): Inner width of the feed-forward network (section 3.3).
+        hidden_act: Its activation, a name of `transformers.activations.ACT2FN`.
+        gated_feed_forward: Multiply the activation by a second projection (GLU family; SwiGLU is `silu` gated).
+        norm_type: `"layernorm"` or `"rmsnorm"`.
+        norm_position: `"post"`: `norm(x + dropout(sublayer(x)))` as in section 5.4; `"pre"`:
+            `x + dropout(sublayer(norm(x)))`, with one more norm at the end of each stack.
+        norm_eps: Added to the variance. The paper's own code has 1e-6.
+        position_encoding: `"sinusoidal"` (section 3.5, sine and cosine interleaved), `"learned"` or `"none"`.
+        max_position_embeddings: Longest sequence the model is meant for. Only a learned table is a hard limit.
+        scale_embedding: Multiply token embeddings by `sqrt(hidden_size)` (section 3.4). The model scales, not the
+            embedding table, so `inputs_embeds` are plain rows of the table and are scaled once as well.
+        tie_word_embeddings: Encoder, decoder and output projection share one matrix (section 3.4); with separate
+            vocabularies decoder and output do.
+        dropout: On the output of every sublayer before it is added, and on the sum of embeddings and positions
+            (section 5.4).
+        attention_dropout: On attention probabilities; the paper has none.
+        activation_dropout: On the activation inside the feed-forward network; the paper has none.
+        attention_bias, mlp_bias: Biases of the attention and feed-forward projections.
+        sliding_window: Width of local attention; `None` for full attention.
+        label_smoothing: Part of the target distribution spread evenly over the vocabulary (section 5.4) in the model's
+            own loss, in training and evaluation alike.
+        init_scheme: `"paper"` (Xavier uniform, embeddings normal with variance 1/hidden_size: tensor2tensor's
+            `uniform_unit_scaling`), `"fairseq"` (the same with gain 1/sqrt(2) for query, key and value) or `"normal"`
+            (transformers' normal with `initializer_range`).
+        initializer_range: Standard deviation of `init_scheme="normal"`.
+        pad_token_id, bos_token_id, eos_token_id: Special tokens; the embedding row of the padding token starts at zero.
+        decoder_start_token_id: First decoder input; `None` for `bos_token_id`.
+        use_cache: Return the key-value cache from decoders.
+
+    Example:
+        >>> config = VanillaTransformerConfig()
+        >>> config.num_parameters()
+        63082496
+    """
+
+    model_type = "vanilla_transformer"
+    attribute_map: ClassVar[dict[str, str]] = {
+        "d_model": "hidden_size",
+        "d_ff": "intermediate_size",
+        "encoder_layers": "num_hidden_layers",
+    }
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache"]
+
+    architecture: Literal["encoder-decoder", "encoder-only", "decoder-only"] = "encoder-decoder"
+    vocab_size: int = 37000
+    target_vocab_size: int | None = None
+    hidden_size: int = 512
+    num_hidden_layers: int = 6
+    decoder_layers: int | None = None
+    num_attention_heads: int = 8
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    intermediate_size: int = 2048
+    hidden_act: str = "relu"
+    gated_feed_forward: bool = False
+    norm_type: Literal["layernorm", "rmsnorm"] = "layernorm"
+    norm_position: Literal["post", "pre"] = "post"
+    norm_eps: float = 1e-6
+    position_encoding: Literal["sinusoidal", "learned", "rope", "alibi", "relative", "none"] = "sinusoidal"
+    max_position_embeddings: int = 1024
+    scale_embedding: bool = True
+    tie_word_embeddings: bool = True
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    attention_bias: bool = True
+    mlp_bias: bool = True
+    sliding_window: int | None = None
+    label_smoothing: float | int = 0.0
+    init_scheme: Literal["paper", "fairseq", "normal"] = "paper"
+    initializer_range: float = 0.02
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    decoder_start_token_id: int | None = None
+    use_cache: bool = True
+    is_decoder: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.is_encoder_decoder = self.architecture == "encoder-decoder"
+        self.is_decoder = self.architecture == "decoder-only"
+        if self.num_key_value_heads is None:
+            self.num_key_value_heads = self.num_attention_heads
+        if self.head_dim is None and self.num_attention_heads > 0:
+            if self.hidden_size % self.num_attention_heads:
+                raise _refuse(
+                    type(self),
+                    f"hidden_size={self.hidden_size} is not a multiple of "
+                    f"num_attention_heads={self.num_attention_heads}; change one of them or set head_dim.",
+                )
+            self.head_dim = self.hidden_size // self.num_attention_heads
+        # here as well as after initialisation: transformers wraps the error of a validator in a longer one
+        self.validate_architecture()
+        super().__post_init__(**kwargs)
+
+    def validate_architecture(self) -> None:
+        """Cross-field checks; also run when the configuration is saved.
+
+        Raises:
+            ValueError: in one sentence, naming the fields and the remedy.
+        """
+        for name in (
+            "vocab_size",
+            "target_vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "decoder_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "intermediate_size",
+            "max_position_embeddings",
+            "sliding_window",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise _refuse(type(self), f"{name}={value} must be at least 1.")
+        for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise _refuse(type(self), f"{name}={getattr(self, name)} must be at least 0 and below 1.")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise _refuse(
+                type(self),
+                f"num_attention_heads={self.num_attention_heads} is not a multiple of "
+                f"num_key_value_heads={self.num_key_value_heads}.",
+            )
+        if self.hidden_act not in ACT2FN:
+            near = difflib.get_close_matches(self.hidden_act, list(ACT2FN), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(ACT2FN)}."
+            raise _refuse(type(self), f"hidden_act={self.hidden_act!r} is no activation of transformers; {hint}")
+        if not self.is_encoder_decoder:
+            if self.target_vocab_size is not None:
+                raise _refuse(
+                    type(self),
+                    f"target_vocab_size needs architecture='encoder-decoder'; a model that is {self.architecture} has "
+                    "one vocabulary, vocab_size.",
+                )
+            if self.decoder_layers not in (None, self.num_hidden_layers):
+                raise _refuse(
+                    type(self),
+                    f"decoder_layers={self.decoder_layers} differs from num_hidden_layers={self.num_hidden_layers}, "
+                    f"but a model that is {self.architecture} has one stack; set num_hidden_layers.",
+                )
+        if self.position_encoding not in ("sinusoidal", "learned", "none"):
+            raise _refuse(
+                type(self),
+                f"position_encoding={self.position_encoding!r} is not built yet; use 'sinusoidal', 'learned' or 'none'.",
+            )
+        if self.sliding_window is not None:
+            raise _refuse(type(self), "sliding_window is not built yet; use None, which is full attention.")
+        self._validate_token_ids()
+
+    def _validate_token_ids(self) -> None:
+        target_size = self.output_vocab_size
+        limits = {
+            "pad_token_id": min(self.vocab_size, target_size),
+            "bos_token_id": target_size,
+            "eos_token_id": target_size,
+            "decoder_start_token_id": target_size,
+        }
+        for name, limit in limits.items():
+            value = getattr(self, name)
+            for token_id in value if isinstance(value, list) else [value]:
+                if token_id is not None and not 0 <= token_id < limit:
+                    raise _refuse(
+                        type(self),
+                        f"{name}={token_id} is no id of a vocabulary of {limit} tokens; use 0 to {limit - 1}, or None.",
+                    )
+
+    @property
+    def num_decoder_layers(self) -> int:
+        """Depth of the decoder, also where `decoder_layers` is left to follow the encoder."""
+        return self.num_hidden_layers if self.decoder_layers is None else self.decoder_layers
+
+    @property
+    def output_vocab_size(self) -> int:
+        """Number of tokens the model can write."""
+        return self.vocab_size if self.target_vocab_size is None else self.target_vocab_size
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "VanillaTransformerConfig":
+        """The configuration, or with `decoder=True` one whose depth and vocabulary are the decoder's.
+
+        transformers sizes caches by `num_hidden_layers` of what this returns.
+        """
+        if not decoder or encoder or not self.is_encoder_decoder:
+            return self
+        config = copy.deepcopy(self)
+        config.num_hidden_layers = self.num_decoder_layers
+        config.vocab_size = self.output_vocab_size
+        return config
+
+    @classmethod
+    def presets(cls) -> dict[str, str]:
+        """Names of the presets and where each was published."""
+        return {name: preset.source for name, preset in PRESETS.items()}
+
+    @classmethod
+    def from_preset(cls, name: str, **overrides: Any) -> "VanillaTransformerConfig":
+        """The configuration of a published model, with any field overridden.
+
+        Raises:
+            ValueError: for a name that is no preset, naming the nearest one.
+
+        Example:
+            >>> VanillaTransformerConfig.from_preset("transformer-big").hidden_size
+            1024
+        """
+        if name not in PRESETS:
+            near = difflib.get_close_matches(name, list(PRESETS), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the presets are {', '.join(PRESETS)}."
+            raise _refuse(cls, f"unknown preset {name!r}; {hint}")
+        return cls(**{**PRESETS[name].fields, **_canonical_fields(cls, overrides)})
+
+    def num_parameters(self) -> int:
+        """Number of distinct parameters of the model with its language-modelling head, from the formula alone.
+
+        Tied matrices count once. Classification heads and the like are not part of it.
+        """
+        attention = 2 * self.hidden_size * self.head_dim * (self.num_attention_heads + self.num_key_value_heads)
+        if self.attention_bias:
+            attention += self.head_dim * (self.num_attention_heads + 2 * self.num_key_value_heads) + self.hidden_size
+        projections_in = 2 if self.gated_feed_forward else 1
+        feed_forward = (projections_in + 1) * self.hidden_size * self.intermediate_size
+        if self.mlp_bias:
+            feed_forward += projections_in * self.intermediate_size + self.hidden_size
+        norm = self.hidden_size * (2 if self.norm_type == "layernorm" else 1)
+
+        def stack(depth: int, sublayers_of_attention: int, vocabulary: int) -> int:
+            layer = sublayers_of_attention * (attention + norm) + feed_forward + norm
+            final_norm = norm if self.norm_position == "pre" else 0
+            table = self.max_position_embeddings * self.hidden_size if self.position_encoding == "learned" else 0
+            return depth * layer + final_norm + table + vocabulary * self.hidden_size
+
+        output_projection = 0 if self.tie_word_embeddings else self.output_vocab_size * self.hidden_size
+        if not self.is_encoder_decoder:
+            return stack(self.num_hidden_layers, 1, self.vocab_size) + output_projection
+        three_way = self.tie_word_embeddings and self.target_vocab_size is None
+        return (
+            stack(self.num_hidden_layers, 1, self.vocab_size)
+            + stack(self.num_decoder_layers, 2, 0 if three_way else self.output_vocab_size)
+            + output_projection
+        )
+
+
+__all__ = ["PRESETS", "Preset", "VanillaTransformerConfig"]

@@ -1,0 +1,898 @@
+# Copyright 2026 The vanilla_transformer authors. Licensed under the Apache License, Version 2.0.
+"""The Transformer of "Attention Is All You Need" (arXiv:1706.03762), as encoder-decoder, encoder-only and decoder-only.
+
+Reads top to bottom: loss, positions, attention, feed-forward, layer, stack, model, heads. A checkpoint carries this file
+to the Hub together with its configuration, so it imports only transformers, torch and its siblings.
+
+Shapes, as written at line ends:
+    B  batch            T  target or only sequence, S  source (keys of cross-attention)
+    D  hidden_size      F  intermediate_size
+    H  query heads      K  key-value heads      d  head_dim
+    V  vocabulary
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPast,
+    BaseModelOutputWithPastAndCrossAttentions,
+    CausalLMOutputWithPast,
+    MaskedLMOutput,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple, is_torchdynamo_compiling
+from transformers.utils.deprecation import deprecate_kwarg
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_vanilla_transformer import VanillaTransformerConfig
+from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+
+
+IGNORED = -100  # label of positions that are no part of the loss, as everywhere in transformers
+
+
+# --------------------------------------------------------------------------------------------------------------- loss
+
+
+def smoothed_cross_entropy(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    label_smoothing: float = 0.0,
+    num_items_in_batch: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """Cross entropy per token against a target that spreads `label_smoothing` evenly over the vocabulary.
+
+    Section 5.4 of the paper; the uniform part covers all V tokens, as in `torch.nn.functional.cross_entropy`.
+
+    Args:
+        logits: (..., V), any float type; the loss is computed in float32.
+        labels: (...), ids aligned with `logits`; positions with -100 do not count.
+        label_smoothing: epsilon of the paper, 0 to 1.
+        num_items_in_batch: what the sum is divided by. `None`: the number of labels here. `Trainer` gives the number
+            in all accumulated batches and processes, which makes 8 = 2 x 4.
+
+    Returns:
+        A scalar; 0 where no label counts.
+    """
+    labels = labels.to(logits.device).reshape(-1)
+    total = nn.functional.cross_entropy(
+        logits.float().reshape(-1, logits.shape[-1]),
+        labels,
+        ignore_index=IGNORED,
+        reduction="sum",
+        label_smoothing=label_smoothing,
+    )
+    if num_items_in_batch is None:
+        num_items_in_batch = (labels != IGNORED).sum().clamp(min=1)
+    elif torch.is_tensor(num_items_in_batch):
+        num_items_in_batch = num_items_in_batch.to(total.device)
+    return total / num_items_in_batch
+
+
+def shift_right(labels: torch.Tensor, start_token_id: int | None, pad_token_id: int | None) -> torch.Tensor:
+    """Decoder inputs for teacher forcing: `labels` one place later, behind the start token.
+
+    Args:
+        labels: (B, T), with -100 where there is no label; left unchanged.
+        start_token_id: first token of every row.
+        pad_token_id: stands in for -100.
+
+    Raises:
+        ValueError: where an id is needed and missing.
+    """
+    if start_token_id is None:
+        raise ValueError(
+            "decoder inputs cannot be built from labels: set decoder_start_token_id (or bos_token_id) in the config."
+        )
+    shifted = labels.roll(1, dims=-1)
+    shifted[:, 0] = start_token_id
+    if pad_token_id is not None:
+        return shifted.masked_fill(shifted == IGNORED, pad_token_id)
+    if (shifted == IGNORED).any():
+        raise ValueError("decoder inputs cannot be built from labels with -100: set pad_token_id in the config.")
+    return shifted
+
+
+# ---------------------------------------------------------------------------------------------------------- positions
+
+
+def positions_from_mask(attention_mask: torch.Tensor | None, past_length: Any, length: int, device) -> torch.Tensor:
+    """Position of every token in its own sequence: padding on either side does not count.
+
+    Args:
+        attention_mask: (B, past + T), 1 for tokens; or `None`, or a ready 4D mask, where rows are taken as unpadded.
+        past_length: number of cached positions, an int or (static caches) a tensor.
+        length: T.
+
+    Returns:
+        (B, T) or (1, T), starting at 0.
+    """
+    if attention_mask is not None and attention_mask.dim() == 2:
+        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+    return (torch.arange(length, device=device) + past_length).unsqueeze(0)
+
+
+def sinusoidal_encoding(position_ids: torch.Tensor, width: int) -> torch.Tensor:
+    """Section 3.5: `PE(pos, 2i) = sin(pos / 10000^(2i/width))`, `PE(pos, 2i+1) = cos(pos / 10000^(2i/width))`.
+
+    Computed from the formula at every call: there is no table that could be too short, lost on loading or rounded by a
+    change of dtype. In float64 where the device has it.
+
+    Args:
+        position_ids: (...), integers.
+        width: any positive integer; for an odd one the last sine has no cosine.
+
+    Returns:
+        (..., width) in float32.
+    """
+    precise = torch.float32 if position_ids.device.type == "mps" else torch.float64
+    exponents = torch.arange(0, width, 2, device=position_ids.device, dtype=precise) / width
+    angles = position_ids.unsqueeze(-1).to(precise) * torch.pow(10000.0, -exponents)  # (..., ceil(width / 2))
+    interleaved = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+    return interleaved[..., :width].float()
+
+
+class VanillaTransformerLearnedPositions(nn.Embedding):
+    """A table with one vector per position; the only encoding with a hard limit."""
+
+    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
+        # reading a value off an accelerator would stall it, so there the embedding kernel's own check must do
+        if not is_torchdynamo_compiling() and position_ids.device.type == "cpu":
+            longest = int(position_ids.max()) + 1 if position_ids.numel() else 0
+            if longest > self.num_embeddings:
+                raise ValueError(
+                    f"a sequence of {longest} tokens is longer than the {self.num_embeddings} learned positions of the "
+                    "model (max_position_embeddings); shorten it, or train with a larger table or another "
+                    "position_encoding."
+                )
+        return super().forward(position_ids)
+
+
+# ---------------------------------------------------------------------------------------------------------- attention
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scaled dot-product attention (section 3.2.1) that also returns the probabilities.
+
+    Args:
+        query: (B, H, T, d). key, value: (B, K, S, d).
+        attention_mask: (B or 1, 1, T, S), added to the scores; `None` for none.
+
+    Returns:
+        outputs (B, T, H, d) and probabilities (B, H, T, S).
+    """
+    key = key.repeat_interleave(module.num_key_value_groups, dim=1)  # (B, H, S, d)
+    value = value.repeat_interleave(module.num_key_value_groups, dim=1)
+    scores = query @ key.transpose(2, 3) * scaling  # (B, H, T, S)
+    if attention_mask is not None:
+        if attention_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+        else:
+            scores = scores + attention_mask
+    probabilities = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    probabilities = nn.functional.dropout(probabilities, p=dropout, training=module.training)
+    return (probabilities @ value).transpose(1, 2).contiguous(), probabilities
+
+
+class VanillaTransformerAttention(nn.Module):
+    """Multi-head attention (section 3.2.2): over the sequence itself, or over the encoder's output."""
+
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.head_dim = config.head_dim
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+        self.scaling = config.head_dim**-0.5
+        self.attention_dropout = config.attention_dropout
+        query_width = config.num_attention_heads * config.head_dim
+        key_value_width = config.num_key_value_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, query_width, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.hidden_size, key_value_width, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.hidden_size, key_value_width, bias=config.attention_bias)
+        self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.attention_bias)
+        if config.init_scheme == "fairseq":
+            # fairseq initialises the three as one matrix, whose larger fan-out gives each a gain of 1/sqrt(2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj):
+                projection.init_gain = 2**-0.5
+
+    def _heads(self, projection: nn.Linear, states: torch.Tensor) -> torch.Tensor:
+        # -1, not the number of heads: under tensor parallelism a process holds only some of them
+        return projection(states).view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2)
+
+    def _keys_and_values(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None,
+        cache: Cache | None,
+        kwargs: dict,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, K, S, d) each: of all positions so far, or of the source, which is projected once per generation."""
+        is_cross_attention = encoder_hidden_states is not None
+        layers = cache
+        if isinstance(cache, EncoderDecoderCache):
+            if is_cross_attention and cache.is_updated.get(self.layer_idx):
+                layer = cache.cross_attention_cache.layers[self.layer_idx]
+                return layer.keys, layer.values
+            layers = cache.cross_attention_cache if is_cross_attention else cache.self_attention_cache
+        states = encoder_hidden_states if is_cross_attention else hidden_states
+        key, value = self._heads(self.k_proj, states), self._heads(self.v_proj, states)
+        if layers is not None:
+            key, value = layers.update(key, value, self.layer_idx, kwargs=kwargs)
+            if is_cross_attention and isinstance(cache, EncoderDecoderCache):
+                cache.is_updated[self.layer_idx] = True
+        return key, value
+
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(B, T, D) to (B, T, D), with the probabilities (B, H, T, S) where the backend has them."""
+        query = self._heads(self.q_proj, hidden_states)  # (B, H, T, d)
+        key, value = self._keys_and_values(hidden_states, encoder_hidden_states, cache, kwargs)  # (B, K, S, d)
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        output, probabilities = attention_interface(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.attention_dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        output = output.reshape(*hidden_states.shape[:-1], -1).contiguous()
+        return self.o_proj(output), probabilities
+
+
+# -------------------------------------------------------------------------------------------------- layers and stacks
+
+
+class VanillaTransformerFeedForward(nn.Module):
+    """Position-wise network (section 3.3): `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` where gated."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__()
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.gate_proj = None
+        if config.gated_feed_forward:
+            self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+        self.activation = ACT2FN[config.hidden_act]
+        self.activation_dropout = config.activation_dropout
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        inner = self.up_proj(hidden_states)  # (B, T, F)
+        inner = (
+            self.activation(inner)
+            if self.gate_proj is None
+            else self.activation(self.gate_proj(hidden_states)) * inner
+        )
+        inner = nn.functional.dropout(inner, p=self.activation_dropout, training=self.training)
+        return self.down_proj(inner)  # (B, T, D)
+
+
+def build_norm(config: VanillaTransformerConfig) -> nn.Module:
+    norm_class = nn.LayerNorm if config.norm_type == "layernorm" else nn.RMSNorm
+    return norm_class(config.hidden_size, eps=config.norm_eps)
+
+
+class VanillaTransformerLayer(GradientCheckpointingLayer):
+    """Self-attention, in decoders of an encoder-decoder cross-attention, feed-forward; each with residual and norm."""
+
+    def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool, has_cross_attention: bool):
+        super().__init__()
+        self.pre_norm = config.norm_position == "pre"
+        self.dropout = config.dropout
+        self.self_attn = VanillaTransformerAttention(config, layer_idx, is_causal=is_causal)
+        self.self_attn_norm = build_norm(config)
+        if has_cross_attention:
+            self.cross_attn = VanillaTransformerAttention(config, layer_idx, is_causal=False)
+            self.cross_attn_norm = build_norm(config)
+        self.feed_forward = VanillaTransformerFeedForward(config)
+        self.feed_forward_norm = build_norm(config)
+
+    def _before(self, norm: nn.Module, hidden_states: torch.Tensor) -> torch.Tensor:
+        return norm(hidden_states) if self.pre_norm else hidden_states
+
+    def _after(self, norm: nn.Module, residual: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        # section 5.4: dropout on the output of the sublayer, before it is added and normalised
+        hidden_states = residual + nn.functional.dropout(output, p=self.dropout, training=self.training)
+        return hidden_states if self.pre_norm else norm(hidden_states)
+
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
+        use_cache: bool | None = None,  # read by GradientCheckpointingLayer
+        position_ids: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> torch.Tensor:
+        """(B, T, D) to (B, T, D)."""
+        output, _ = self.self_attn(
+            self._before(self.self_attn_norm, hidden_states),
+            attention_mask=attention_mask,
+            cache=cache,
+            position_ids=position_ids,
+            **kwargs,
+        )
+        hidden_states = self._after(self.self_attn_norm, hidden_states, output)
+        if encoder_hidden_states is not None:
+            output, _ = self.cross_attn(
+                self._before(self.cross_attn_norm, hidden_states),
+                encoder_hidden_states,
+                attention_mask=encoder_attention_mask,
+                cache=cache,
+                **kwargs,
+            )
+            hidden_states = self._after(self.cross_attn_norm, hidden_states, output)
+        output = self.feed_forward(self._before(self.feed_forward_norm, hidden_states))
+        return self._after(self.feed_forward_norm, hidden_states, output)
+
+
+class VanillaTransformerPreTrainedModel(PreTrainedModel):
+    """Initialisation, and what transformers asks of every model."""
+
+    config: VanillaTransformerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["VanillaTransformerLayer"]
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)  # norms, zero biases, the normal scheme and the zero row of the padding token
+        if self.config.init_scheme == "normal":
+            return
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
+        elif isinstance(module, nn.Embedding) and not getattr(module.weight, "_is_hf_initialized", False):
+            # variance 1/D, so that the scaled embedding has variance 1 and the tied output projection unit-scale logits
+            init.normal_(module.weight, mean=0.0, std=self.config.hidden_size**-0.5)
+            if module.padding_idx is not None:
+                init.zeros_(module.weight[module.padding_idx])
+
+
+class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
+    """Embedding, positions and layers: what the encoder, the decoder and a language model have in common."""
+
+    def __init__(
+        self, config: VanillaTransformerConfig, depth: int, vocab_size: int, is_causal: bool, has_cross: bool
+    ):
+        super().__init__(config)
+        self.is_causal = is_causal
+        self.has_cross_attention = has_cross
+        self.embed_tokens = nn.Embedding(vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.embed_positions = None
+        if config.position_encoding == "learned":
+            self.embed_positions = VanillaTransformerLearnedPositions(
+                config.max_position_embeddings, config.hidden_size
+            )
+        self.embed_scale = math.sqrt(config.hidden_size) if config.scale_embedding else 1.0
+        self.layers = nn.ModuleList(
+            [
+                VanillaTransformerLayer(config, i, is_causal=is_causal, has_cross_attention=has_cross)
+                for i in range(depth)
+            ]
+        )
+        # post-norm layers already end in a norm
+        self.norm = build_norm(config) if config.norm_position == "pre" else nn.Identity()
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.embed_tokens = value
+
+    def embed(
+        self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, position_ids: torch.Tensor
+    ) -> torch.Tensor:
+        """Sections 3.4 and 3.5: scaled token embeddings plus positions, then dropout; (B, T, D)."""
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        hidden_states = inputs_embeds * self.embed_scale
+        if self.config.position_encoding == "sinusoidal":
+            encoding = sinusoidal_encoding(position_ids, self.config.hidden_size)
+            hidden_states = hidden_states + encoding.to(hidden_states.device, hidden_states.dtype)
+        elif self.embed_positions is not None:
+            hidden_states = hidden_states + self.embed_positions(position_ids)
+        return nn.functional.dropout(hidden_states, p=self.config.dropout, training=self.training)
+
+
+def _exactly_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> torch.Tensor:
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError(f"give exactly one of {prefix}input_ids and {prefix}inputs_embeds.")
+    return input_ids if inputs_embeds is None else inputs_embeds
+
+
+class VanillaTransformerEncoder(VanillaTransformerStack):
+    """A stack in which every token attends to every other (section 3.1)."""
+
+    _can_record_outputs = {
+        "hidden_states": VanillaTransformerLayer,
+        "attentions": VanillaTransformerAttention,
+    }
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config, config.num_hidden_layers, config.vocab_size, is_causal=False, has_cross=False)
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        """`input_ids` (B, S) or `inputs_embeds` (B, S, D); `attention_mask` (B, S) or 4D. Returns states (B, S, D)."""
+        inputs = _exactly_one(input_ids, inputs_embeds)
+        if position_ids is None:
+            position_ids = positions_from_mask(attention_mask, 0, inputs.shape[1], inputs.device)
+        hidden_states = self.embed(input_ids, inputs_embeds, position_ids)
+        attention_mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
+        for layer in self.layers:
+            hidden_states = layer(hidden_states, attention_mask, **kwargs)
+        return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
+
+
+class VanillaTransformerDecoder(VanillaTransformerStack):
+    """A stack in which every token attends to earlier ones, and in an encoder-decoder to the source (section 3.1)."""
+
+    _can_record_outputs = {
+        "hidden_states": OutputRecorder(VanillaTransformerLayer, num_hidden_layers_key="num_decoder_layers"),
+        "attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(VanillaTransformerAttention, index=1, layer_name="cross_attn"),
+    }
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(
+            config,
+            config.num_decoder_layers,
+            config.output_vocab_size,
+            is_causal=True,
+            has_cross=config.is_encoder_decoder,
+        )
+
+    def _new_cache(self) -> Cache:
+        if self.has_cross_attention:
+            return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        return DynamicCache(config=self.config)
+
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """`input_ids` (B, T) or `inputs_embeds` (B, T, D), behind `cache`; `attention_mask` (B, past + T) or 4D.
+
+        `encoder_hidden_states` (B, S, D) with `encoder_attention_mask` (B, S) for an encoder-decoder. Returns states
+        (B, T, D) and, with `use_cache`, the cache.
+        """
+        inputs = _exactly_one(input_ids, inputs_embeds)
+        if self.has_cross_attention and encoder_hidden_states is None:
+            raise ValueError("the decoder of an encoder-decoder needs encoder_hidden_states.")
+        if use_cache and cache is None:
+            cache = self._new_cache()
+        past_length = cache.get_seq_length() if cache is not None else 0
+        # restarting positions mark packed sequences only where the caller gave them
+        packing_positions = position_ids
+        if position_ids is None:
+            position_ids = positions_from_mask(attention_mask, past_length, inputs.shape[1], inputs.device)
+        hidden_states = self.embed(input_ids, inputs_embeds, position_ids)
+        attention_mask = create_causal_mask(
+            self.config,
+            hidden_states,
+            attention_mask,
+            cache=cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache,
+            position_ids=packing_positions,
+        )
+        if encoder_hidden_states is not None:
+            encoder_attention_mask = create_bidirectional_mask(
+                self.config, hidden_states, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+            )
+        for layer in self.layers:
+            # states positional, cache by keyword: the gradient checkpointing layer tells them apart so
+            hidden_states = layer(
+                hidden_states,
+                attention_mask,
+                encoder_hidden_states,
+                encoder_attention_mask=encoder_attention_mask,
+                cache=cache,
+                use_cache=use_cache,
+                position_ids=position_ids,
+                **kwargs,
+            )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=self.norm(hidden_states), cache=cache if use_cache else None
+        )
+
+
+# --------------------------------------------------------------------------------------------------------- base model
+
+
+class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
+    """The stacks that `config.architecture` asks for: `encoder`, `decoder`, or both, without a head."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        if config.architecture != "decoder-only":
+            self.encoder = VanillaTransformerEncoder(config)
+        if config.architecture != "encoder-only":
+            self.decoder = VanillaTransformerDecoder(config)
+        if config.is_encoder_decoder and config.target_vocab_size is None:
+            self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
+        self.post_init()
+
+    @property
+    def _input_stack(self) -> VanillaTransformerStack:
+        return self.decoder if self.config.architecture == "decoder-only" else self.encoder
+
+    @property
+    def _output_stack(self) -> VanillaTransformerStack:
+        return self.encoder if self.config.architecture == "encoder-only" else self.decoder
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self._input_stack.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self._input_stack.embed_tokens = value
+
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        decoder_position_ids: torch.LongTensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput | BaseModelOutputWithPast | Seq2SeqModelOutput:
+        """Run the stacks.
+
+        Args:
+            input_ids, inputs_embeds: (B, S) or (B, S, D), one of them: the source, or the only sequence.
+            attention_mask: (B, S) with 1 for tokens; (B, past + T) with a cache; or a ready 4D mask.
+            position_ids: (B, S); by default counted from the mask.
+            decoder_*: the same for the target side of an encoder-decoder, T long.
+            encoder_outputs: of an earlier call, instead of the source.
+            cache: keys and values of earlier positions; `use_cache` returns it.
+        """
+        if self.config.architecture == "encoder-only":
+            return self.encoder(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+        if self.config.architecture == "decoder-only":
+            outputs = self.decoder(
+                input_ids,
+                attention_mask,
+                position_ids,
+                cache=cache,
+                inputs_embeds=inputs_embeds,
+                use_cache=use_cache,
+                **kwargs,
+            )
+            return BaseModelOutputWithPast(
+                last_hidden_state=outputs.last_hidden_state,
+                cache=outputs.cache,
+                hidden_states=outputs.hidden_states,
+                attentions=outputs.attentions,
+            )
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+        _exactly_one(decoder_input_ids, decoder_inputs_embeds, prefix="decoder_")
+        outputs = self.decoder(
+            decoder_input_ids,
+            decoder_attention_mask,
+            decoder_position_ids,
+            encoder_hidden_states=encoder_outputs[0],
+            encoder_attention_mask=attention_mask,
+            cache=cache,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=outputs.last_hidden_state,
+            cache=outputs.cache,
+            decoder_hidden_states=outputs.hidden_states,
+            decoder_attentions=outputs.attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs[0],
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+# -------------------------------------------------------------------------------------------------------------- heads
+
+
+# which head writes tokens with which stacks; named in the error of a head that is given the wrong ones
+LANGUAGE_MODEL_HEADS = {
+    "encoder-decoder": "VanillaTransformerForConditionalGeneration",
+    "encoder-only": "VanillaTransformerForMaskedLM",
+    "decoder-only": "VanillaTransformerForCausalLM",
+}
+
+
+class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
+    """A base model under `model`, and what its heads share."""
+
+    served_architectures: tuple[str, ...]
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        if config.architecture not in self.served_architectures:
+            raise ValueError(
+                f"{type(self).__name__} needs architecture={' or '.join(map(repr, self.served_architectures))}, not "
+                f"{config.architecture!r}; the language-modelling head for that is "
+                f"{LANGUAGE_MODEL_HEADS[config.architecture]}."
+            )
+        self.model = VanillaTransformerModel(config)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.model.set_input_embeddings(value)
+
+
+class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
+    """A projection from states to tokens, tied to the embedding of the side that is written (section 3.4)."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.output_vocab_size, bias=False)
+        side = "encoder" if config.architecture == "encoder-only" or self._shares_one_vocabulary else "decoder"
+        self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
+        self.post_init()
+
+    @property
+    def _shares_one_vocabulary(self) -> bool:
+        return self.config.is_encoder_decoder and self.config.target_vocab_size is None
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the vocabulary everywhere it stands: both embeddings and the output projection.
+
+        Raises:
+            ValueError: where source and target vocabularies are separate, since one number cannot say which is meant.
+        """
+        if self.config.target_vocab_size is not None and (new_num_tokens or pad_to_multiple_of):
+            raise ValueError(
+                f"this model has separate vocabularies of {self.config.vocab_size} source and "
+                f"{self.config.target_vocab_size} target tokens, and resizing one of them is not offered; train with "
+                "larger ones."
+            )
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if self._shares_one_vocabulary and embeddings.num_embeddings != self.model.decoder.embed_tokens.num_embeddings:
+            decoder = self.model.decoder
+            decoder.embed_tokens = self._get_resized_embeddings(
+                decoder.embed_tokens, embeddings.num_embeddings, mean_resizing=mean_resizing
+            )
+            self.tie_weights()
+        return embeddings
+
+    def token_loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """The loss of every head over tokens; `label_smoothing` can be given to override the config's."""
+        return smoothed_cross_entropy(
+            logits,
+            labels,
+            label_smoothing=kwargs.get("label_smoothing", self.config.label_smoothing),
+            num_items_in_batch=kwargs.get("num_items_in_batch"),
+        )
+
+
+class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, VanillaTransformerGenerationMixin):
+    """Encoder-decoder that writes a target for a source: translation, summarization, any text to text."""
+
+    served_architectures = ("encoder-decoder",)
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """(B, T) labels to (B, T) decoder inputs: shifted right behind the start token."""
+        start = self.config.decoder_start_token_id
+        return shift_right(labels, self.config.bos_token_id if start is None else start, self.config.pad_token_id)
+
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        decoder_position_ids: torch.LongTensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqLMOutput:
+        """As [`VanillaTransformerModel.forward`], with logits (B, T, V), and a loss where there are labels.
+
+        Args:
+            labels: (B, T), the target itself: decoder inputs are made from it where none are given. -100: no loss.
+            logits_to_keep: only the last so many positions, or these positions, get logits; 0 for all.
+        """
+        if labels is not None:
+            use_cache = False  # a loss needs all positions at once
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            position_ids,
+            decoder_input_ids,
+            decoder_attention_mask,
+            decoder_position_ids,
+            encoder_outputs=encoder_outputs,
+            cache=cache,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
+        return Seq2SeqLMOutput(
+            loss=None if labels is None else self.token_loss(logits, labels, **kwargs),
+            logits=logits,
+            cache=outputs.cache,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+
+class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransformerGenerationMixin):
+    """Decoder-only language model: continues a text."""
+
+    served_architectures = ("decoder-only",)
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        cache: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutputWithPast:
+        """(B, T) ids to logits (B, T, V).
+
+        Args:
+            labels: (B, T), the inputs themselves: position t is compared with label t + 1. -100: no loss.
+            logits_to_keep: only the last so many positions, or these positions, get logits; 0 for all.
+        """
+        if labels is not None:
+            use_cache = False  # a loss needs all positions at once
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            position_ids,
+            cache=cache,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
+        loss = None
+        if labels is not None:
+            next_tokens = kwargs.get("shift_labels")
+            if next_tokens is None:
+                next_tokens = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+            loss = self.token_loss(logits, next_tokens, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            cache=outputs.cache,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class VanillaTransformerForMaskedLM(VanillaTransformerLMHeadModel):
+    """Encoder-only model that fills in masked tokens."""
+
+    served_architectures = ("encoder-only",)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        """(B, T) ids to logits (B, T, V); `labels` (B, T) hold the token at masked positions and -100 elsewhere."""
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
+        logits = self.lm_head(outputs.last_hidden_state)
+        return MaskedLMOutput(
+            loss=None if labels is None else self.token_loss(logits, labels, **kwargs),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+__all__ = [
+    "VanillaTransformerForCausalLM",
+    "VanillaTransformerForConditionalGeneration",
+    "VanillaTransformerForMaskedLM",
+    "VanillaTransformerModel",
+    "VanillaTransformerPreTrainedModel",
+]
