@@ -105,7 +105,9 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
     def padding_share(self) -> float:
         """Share of the positions in this epoch's batches, sources and targets together, that hold padding: 0 to 1."""
-        padded = sum(len(batch) * int(self.lengths[batch].max(axis=0).sum()) for batch in self._batches(self._generator()))
+        padded = sum(
+            len(batch) * int(self.lengths[batch].max(axis=0).sum()) for batch in self._batches(self._generator())
+        )
         return 1.0 - float(self.lengths.sum()) / padded if padded else 0.0
 
     def _generator(self) -> np.random.Generator:

@@ -1,0 +1,127 @@
+"""From pairs of texts to token ids."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from vanilla_transformer.data.report import DataReport
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+__all__ = ["iterate_texts", "pair_lengths", "tokenize_pairs"]
+
+AnyDataset = TypeVar("AnyDataset", "Dataset", "IterableDataset")
+
+
+def iterate_texts(dataset: "Dataset | IterableDataset", *columns: str) -> Iterator[str]:
+    """Yield the texts of the named columns, pair by pair, to train a tokenizer on; both sides when none is named."""
+    columns = columns or ("source", "target")
+    for batch in dataset.iter(batch_size=1000):
+        for texts in zip(*(batch[column] for column in columns), strict=True):
+            yield from texts
+
+
+def tokenize_pairs(
+    dataset: AnyDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    target_tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    max_source_length: int,
+    max_target_length: int,
+    report: DataReport,
+    num_proc: int | None = None,
+) -> AnyDataset:
+    """Turn the texts of `load_parallel` into token ids, and drop and report the pairs that are too long.
+
+    Nothing is cut: half a sentence beside a whole translation would teach the model to invent or to leave out.
+
+    Args:
+        dataset: columns `id`, `source`, `target`.
+        tokenizer: for the source, and for the target where `target_tokenizer` is None.
+        target_tokenizer: for the target, where the two sides have separate vocabularies.
+        max_source_length, max_target_length: in tokens, special tokens included.
+        report: where dropped pairs are counted: that of the same data set.
+        num_proc: processes to tokenise with; a fast tokenizer uses several threads without any. Not for streams.
+
+    Returns:
+        A data set with the columns `id`, `input_ids`, `labels` (lists of int), `source_length`, `target_length`.
+
+    Raises:
+        ValueError: every pair is too long.
+    """
+    import datasets
+
+    streamed = isinstance(dataset, datasets.IterableDataset)
+    # Another process would report to a copy of the report: then all lengths are looked at here, afterwards.
+    drop_at_once = streamed or not num_proc
+
+    def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        # Without `verbose=False` a single text longer than the tokenizer's own limit gives a warning that it will
+        # fail, which it will not, being dropped.
+        options: dict[str, Any] = {"return_attention_mask": False, "verbose": False}
+        sources = tokenizer(batch["source"], **options)["input_ids"]
+        targets = (target_tokenizer or tokenizer)(text_target=batch["target"], **options)["input_ids"]
+        encoded: dict[str, list[Any]] = {
+            "id": batch["id"],
+            "input_ids": sources,
+            "labels": targets,
+            "source_length": [len(ids) for ids in sources],
+            "target_length": [len(ids) for ids in targets],
+        }
+        if drop_at_once:
+            keep = fitting(encoded)
+            encoded = {name: [values[index] for index in keep] for name, values in encoded.items()}
+        return encoded
+
+    def fitting(encoded: dict[str, Any]) -> list[int]:
+        """Indices of the pairs that are short enough; the others are reported."""
+        keep = []
+        lengths = zip(encoded["id"], encoded["source_length"], encoded["target_length"], strict=True)
+        for index, (pair_id, source, target) in enumerate(lengths):
+            if source > max_source_length:
+                report.drop(f"source longer than {max_source_length} tokens", pair_id)
+            elif target > max_target_length:
+                report.drop(f"target longer than {max_target_length} tokens", pair_id)
+            else:
+                keep.append(index)
+        return keep
+
+    ids = datasets.List(datasets.Value("int32"))
+    features = datasets.Features(
+        {
+            "id": datasets.Value("int64"),
+            "input_ids": ids,
+            "labels": ids,
+            "source_length": datasets.Value("int32"),
+            "target_length": datasets.Value("int32"),
+        }
+    )
+    if streamed:
+        return dataset.map(encode, batched=True, remove_columns=["source", "target"], features=features)
+
+    encoded = dataset.map(
+        encode,
+        batched=True,
+        remove_columns=["source", "target"],
+        features=features,
+        num_proc=num_proc,
+        # The texts are in memory as well; a file would be one more to clean up.
+        keep_in_memory=True,
+        # Never an earlier result: the report must see every pair.
+        load_from_cache_file=False,
+        desc="Tokenising",
+    )
+    if not drop_at_once:
+        encoded = encoded.select(fitting(encoded.remove_columns(["input_ids", "labels"])[:]))
+    if not len(encoded):
+        raise ValueError("No pair is short enough. " + "; ".join(line.strip() for line in report.lines()))
+    return encoded
+
+
+def pair_lengths(dataset: "Dataset") -> np.ndarray:
+    """Source and target lengths in tokens, shape (pairs, 2), as `TokenBudgetBatchSampler` takes them."""
+    columns = dataset.select_columns(["source_length", "target_length"]).with_format("numpy")[:]
+    return np.stack([columns["source_length"], columns["target_length"]], axis=1)

@@ -1,0 +1,123 @@
+"""What became of the data: how many pairs were read and kept, and which were dropped for which reason."""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["DataReport", "Fault", "InputFile"]
+
+LINES_KEPT = 20
+"""Line numbers remembered for each kind of fault."""
+
+
+@dataclass
+class Fault:
+    """Pairs dropped for one reason: how many, and the ids of the first of them."""
+
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+
+
+@dataclass
+class InputFile:
+    """A file, or the two aligned files, that pairs come from. `first_id` is the id of its line 1."""
+
+    name: str
+    first_id: int = 1
+    lines: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class DataReport:
+    """Counts of pairs read, kept and dropped, filled while the data is read and tokenised.
+
+    Of streamed data it tells what has been seen so far.
+
+    Attributes:
+        name: where the data comes from, for people.
+        read: pairs seen so far, good or bad.
+        kept: pairs that remain.
+        faults: reason -> dropped pairs.
+        files: the inputs in reading order; empty for a data set that is not read line by line.
+        sha256: digest of the readable pairs in order, the same whatever file format they had: each pair is hashed
+            together with the digest so far.
+    """
+
+    name: str
+    read: int = 0
+    kept: int = 0
+    faults: dict[str, Fault] = field(default_factory=dict)
+    files: list[InputFile] = field(default_factory=list)
+    sha256: str = ""
+
+    def restart(self) -> None:
+        """Forget all counts, for another pass over the same data."""
+        self.read = self.kept = 0
+        self.faults.clear()
+        self.sha256 = ""
+
+    @property
+    def dropped(self) -> int:
+        """Number of pairs dropped, for whatever reason."""
+        return sum(fault.count for fault in self.faults.values())
+
+    def keep(self, source: str, target: str) -> None:
+        """Count a pair that was read and is fit for use."""
+        self.read += 1
+        self.kept += 1
+        # A chain of digests rather than one running hash, which could not be sent to another process. The length
+        # keeps apart pairs whose two texts join to the same one.
+        self.sha256 = hashlib.sha256(f"{self.sha256}{len(source)} {source}{target}".encode()).hexdigest()
+
+    def reject(self, reason: str, pair_id: int) -> None:
+        """Count a pair that was read and dropped at once."""
+        self.read += 1
+        self._record(reason, pair_id)
+
+    def drop(self, reason: str, pair_id: int) -> None:
+        """Count a pair, kept until now, that is dropped after all."""
+        self.kept -= 1
+        self._record(reason, pair_id)
+
+    def _record(self, reason: str, pair_id: int) -> None:
+        fault = self.faults.setdefault(reason, Fault())
+        fault.count += 1
+        if len(fault.first) < LINES_KEPT:
+            fault.first.append(pair_id)
+
+    def place(self, pair_id: int) -> str:
+        """Where a pair stands: its line number, with the file's name where there are several files."""
+        if len(self.files) < 2:
+            return str(pair_id)
+        file = [file for file in self.files if file.first_id <= pair_id][-1]
+        return f"{file.name}:{pair_id - file.first_id + 1}"
+
+    def lines(self) -> list[str]:
+        """The report as lines of text to print."""
+        text = [f"{self.name}: {self.kept:,} of {self.read:,} pairs kept"]
+        for file in self.files:
+            text.extend(f"  {file.name}: {note}" for note in file.notes)
+        for reason, fault in self.faults.items():
+            places = ", ".join(self.place(pair_id) for pair_id in fault.first)
+            more = ", …" if fault.count > len(fault.first) else ""
+            unit = "line" if self.files else "row"
+            text.append(f"  dropped {fault.count:,}: {reason} ({unit}{'s' if fault.count > 1 else ''} {places}{more})")
+        return text
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as values that JSON can hold."""
+        return {
+            "name": self.name,
+            "read": self.read,
+            "kept": self.kept,
+            "dropped": {
+                reason: {"count": fault.count, "first": [self.place(pair_id) for pair_id in fault.first]}
+                for reason, fault in self.faults.items()
+            },
+            "files": [{"name": file.name, "lines": file.lines, "notes": list(file.notes)} for file in self.files],
+            "sha256": self.sha256,
+        }

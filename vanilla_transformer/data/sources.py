@@ -1,0 +1,500 @@
+"""Parallel text from files or a data set, as a `datasets` data set with the columns `id`, `source` and `target`.
+
+Accepted are two aligned text files, a TSV file, JSON lines, Parquet, and whatever `datasets.load_dataset` finds, on the
+Hub or in a folder. Files are UTF-8 unless told otherwise and may be gzipped (`.gz`). A pair that cannot be used is
+left out and counted in the `DataReport` with its line number; text is otherwise passed on exactly as it stands.
+"""
+
+import difflib
+import gzip
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from vanilla_transformer.data.report import DataReport, InputFile
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+
+__all__ = ["ParallelData", "load_parallel"]
+
+_SUFFIXES = {
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+}
+_FORMATS = ("tsv", "json", "parquet", "hub")
+
+# `datasets` takes over a second to import, and most commands of this package read no data set: it is imported where it
+# is used.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelData:
+    """Where pairs of texts are found.
+
+    Either `source` and `target` name aligned text files, or `path` names a file with both sides or a data set.
+
+    Attributes:
+        source, target: a text file, or several, whose lines correspond. Together with `path`: the names of the two
+            columns, as `source_column` and `target_column`.
+        path: a TSV, JSON lines or Parquet file, or several of one kind; or a Hub id or a folder for
+            `datasets.load_dataset`.
+        format: "tsv", "json", "parquet" or "hub", where the name of `path` does not tell.
+        name, split, revision: configuration, split and revision of a Hub data set. The split may be any expression
+            that `datasets` understands, such as "train[:10%]"; default "train".
+        source_language, target_language: keys of the `translation` column, or names of columns, in JSON lines,
+            Parquet and Hub data sets. For text files they are information only.
+        source_column, target_column: the columns with the two sides; "a.b" is field b of column a. For TSV a name
+            means that the first line is a header; a number counts fields from 0 in a file without one. Default: the
+            `translation` column with the two languages, columns named by them, or columns `source` and `target`;
+            for TSV the first two fields, or the header's if the first line holds those names.
+        encoding: of text, TSV and JSON files; any that has ASCII's line break.
+    """
+
+    source: str | Path | Sequence[str | Path] | None = None
+    target: str | Path | Sequence[str | Path] | None = None
+    path: str | Path | Sequence[str | Path] | None = None
+    format: str | None = None
+    name: str | None = None
+    split: str | None = None
+    revision: str | None = None
+    source_language: str | None = None
+    target_language: str | None = None
+    source_column: str | int | None = None
+    target_column: str | int | None = None
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        if self.path is None and (self.source is None or self.target is None):
+            raise ValueError("Data needs either two text files, `source` and `target`, or a `path`.")
+        if self.format is not None and self.format not in _FORMATS:
+            raise ValueError(f"Unknown data format {self.format!r}: choose one of {', '.join(_FORMATS)}.")
+        if self.path is None:
+            idle = ["format", "name", "split", "revision", "source_column", "target_column"]
+            given = [
+                field.name for field in fields(self) if field.name in idle and getattr(self, field.name) is not None
+            ]
+            if given:
+                raise ValueError(f"{', '.join(given)} cannot be given for two text files, only with `path`.")
+            return
+        for side in ("source", "target"):
+            value, column = getattr(self, side), getattr(self, f"{side}_column")
+            if value is None:
+                continue
+            if not isinstance(value, str):
+                raise ValueError(f"Together with `path`, `{side}` must be the name of a column, not {value!r}.")
+            if column is not None and column != value:
+                raise ValueError(f"`{side}`={value!r} and `{side}_column`={column!r} name two different columns.")
+            object.__setattr__(self, f"{side}_column", value)
+        if (self.source_column is None) != (self.target_column is None):
+            raise ValueError("Give both source_column and target_column, or neither.")
+        for side in ("source", "target"):
+            column = getattr(self, f"{side}_column")
+            if isinstance(column, int) and (column < 0 or self.kind != "tsv"):
+                raise ValueError(
+                    f"{side}_column={column} is a number, which only counts the fields of a TSV file from 0."
+                )
+        if isinstance(self.source_column, int) != isinstance(self.target_column, int):
+            raise ValueError("source_column and target_column must be two names or two numbers.")
+
+    @property
+    def kind(self) -> str:
+        """How the data is stored: "text", "tsv", "json", "parquet" or "hub"."""
+        if self.path is None:
+            return "text"
+        if self.format is not None:
+            return self.format
+        kinds = {_SUFFIXES.get(_suffix(path), "hub") for path in _paths(self.path)}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"The files of one data set must be of one kind, but these are {', '.join(sorted(kinds))}."
+            )
+        return kinds.pop()
+
+    def describe(self) -> str:
+        """One line that names the data."""
+        if self.path is None:
+            return f"{_join(_paths(self.source))} -> {_join(_paths(self.target))}"
+        if self.kind == "hub":
+            parts = [str(self.path), self.name, self.split or "train", self.revision]
+            return " ".join(str(part) for part in parts if part)
+        return _join(_paths(self.path))
+
+
+class _Row(NamedTuple):
+    """A pair as read; `fault` says why it cannot be used."""
+
+    id: int
+    source: str = ""
+    target: str = ""
+    fault: str | None = None
+
+
+def load_parallel(
+    spec: ParallelData, *, streaming: bool = False
+) -> "tuple[Dataset, DataReport] | tuple[IterableDataset, DataReport]":
+    """Read pairs of texts.
+
+    Args:
+        spec: where they are.
+        streaming: read them only when they are asked for, again in each pass, instead of keeping all in memory.
+
+    Returns:
+        A data set with the columns `id` (int: the line number of a pair, or its row number in a data set, from 1; with
+        several files counted on from one to the next), `source` and `target` (str); and the report. The report of a
+        stream fills while the stream is read in this process and starts again with each pass.
+
+    Raises:
+        FileNotFoundError: a file is missing; the message names the nearest name there is.
+        ValueError: the two sides have unequal numbers of lines, a file is empty or in UTF-16, the columns asked for do
+            not exist, or no pair can be used.
+    """
+    import datasets
+
+    report = DataReport(spec.describe())
+    rows = _reader(spec, report, streaming)
+    features = datasets.Features(
+        {"id": datasets.Value("int64"), "source": datasets.Value("string"), "target": datasets.Value("string")}
+    )
+    if streaming:
+        return datasets.IterableDataset.from_generator(lambda: _usable(rows(), report), features=features), report
+
+    chunks = []
+    pairs = _usable(rows(), report)
+    while chunk := list(islice(pairs, 50_000)):
+        columns = {name: [pair[name] for pair in chunk] for name in features}
+        chunks.append(datasets.Dataset.from_dict(columns, features=features))
+    return datasets.concatenate_datasets(chunks), report
+
+
+def _usable(rows: Iterable[_Row], report: DataReport) -> Iterator[dict[str, Any]]:
+    """Yield what can be used and report what cannot."""
+    report.restart()
+    for row in rows:
+        fault = row.fault or _emptiness(row)
+        if fault:
+            report.reject(fault, row.id)
+        else:
+            report.keep(row.source, row.target)
+            yield {"id": row.id, "source": row.source, "target": row.target}
+    if not report.kept:
+        raise ValueError("No pair can be used. " + "; ".join(line.strip() for line in report.lines()))
+
+
+def _emptiness(row: _Row) -> str | None:
+    source, target = row.source.strip(), row.target.strip()
+    if source and target:
+        return None
+    if source:
+        return "empty target"
+    return "empty source" if target else "empty pair"
+
+
+def _reader(spec: ParallelData, report: DataReport, streaming: bool) -> Callable[[], Iterator[_Row]]:
+    """Check that the data is there and return what reads it from the beginning."""
+    if spec.kind == "text":
+        return _text_reader(spec, report)
+    if spec.kind == "hub":
+        return _records_reader(_load_hub(spec, streaming), spec)
+
+    assert spec.path is not None
+    paths = [_existing(path) for path in _paths(spec.path)]
+    if spec.kind == "parquet":
+        import datasets
+
+        files = [str(path) for path in paths]
+        # Streamed in any case, as otherwise `datasets` would leave a converted copy in its cache.
+        return _records_reader(datasets.load_dataset("parquet", data_files=files, split="train", streaming=True), spec)
+    return _single_files_reader(paths, spec, report)
+
+
+# Text files ----------------------------------------------------------------------------------------------------------
+
+
+def _text_reader(spec: ParallelData, report: DataReport) -> Callable[[], Iterator[_Row]]:
+    sources = [_existing(path) for path in _paths(spec.source)]
+    targets = [_existing(path) for path in _paths(spec.target)]
+    if len(sources) != len(targets):
+        raise ValueError(
+            f"There are {len(sources)} source files but {len(targets)} target files: they must be as many."
+        )
+    first_id = 1
+    inputs = []
+    for source, target in zip(sources, targets, strict=True):
+        counts = _count_lines(source), _count_lines(target)
+        if counts[0] != counts[1]:
+            raise ValueError(
+                f"{source} has {counts[0]:,} lines but {target} has {counts[1]:,}: "
+                "the two sides must correspond line by line."
+            )
+        file = InputFile(f"{source.name} | {target.name}", first_id, counts[0])
+        report.files.append(file)
+        inputs.append((source, target, file))
+        first_id += counts[0]
+
+    def rows() -> Iterator[_Row]:
+        for source, target, file in inputs:
+            file.notes.clear()
+            sides = (_lines(source, spec.encoding, file), _lines(target, spec.encoding, file))
+            for number, (left, right) in enumerate(zip(*sides, strict=True), start=file.first_id):
+                if left is None or right is None:
+                    side = "pair" if left is right else "source" if left is None else "target"
+                    yield _Row(number, fault=f"{side} is not valid {spec.encoding}")
+                else:
+                    yield _Row(number, left, right)
+
+    return rows
+
+
+def _lines(path: Path, encoding: str, file: InputFile) -> Iterator[str | None]:
+    """Yield the lines of a file, None for one that cannot be decoded.
+
+    Lines end at a line feed and nowhere else: `str.splitlines` and text mode also split at form feeds, U+2028 and the
+    like, after which every later line would stand beside the wrong translation.
+    """
+    windows = 0
+    with _open(path) as stream:
+        for number, raw in enumerate(stream):
+            if number == 0:
+                if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+                    raise ValueError(f"{path} is in UTF-16, not {encoding}: convert it to UTF-8 first.")
+                if raw.startswith(b"\xef\xbb\xbf"):
+                    raw = raw[3:]
+                    file.notes.append(f"byte order mark of {path.name} left out")
+            raw = raw.removesuffix(b"\n")
+            if raw.endswith(b"\r"):
+                raw = raw[:-1]
+                windows += 1
+            try:
+                yield raw.decode(encoding)
+            except UnicodeDecodeError:
+                yield None
+    if windows:
+        file.notes.append(f"Windows line ends of {path.name} left out on {windows:,} lines")
+
+
+def _count_lines(path: Path) -> int:
+    count, last = 0, b"\n"
+    with _open(path) as stream:
+        while block := stream.read(1 << 20):
+            count += block.count(b"\n")
+            last = block[-1:]
+    # A last line without a line feed counts as well.
+    count += last != b"\n"
+    if not count:
+        raise ValueError(f"{path} is empty.")
+    return count
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+# TSV and JSON lines --------------------------------------------------------------------------------------------------
+
+
+def _single_files_reader(paths: list[Path], spec: ParallelData, report: DataReport) -> Callable[[], Iterator[_Row]]:
+    first_id = 1
+    for path in paths:
+        count = _count_lines(path)
+        report.files.append(InputFile(path.name, first_id, count))
+        first_id += count
+    read = _read_tsv if spec.kind == "tsv" else _read_json
+
+    def rows() -> Iterator[_Row]:
+        for path, file in zip(paths, report.files, strict=True):
+            file.notes.clear()
+            yield from read(path, spec, file)
+
+    return rows
+
+
+def _read_tsv(path: Path, spec: ParallelData, file: InputFile) -> Iterator[_Row]:
+    """Fields are what stands between tabs; quotation marks have no special meaning, as sentences hold unpaired ones."""
+    columns: tuple[int, int] | None = None
+    for number, line in enumerate(_lines(path, spec.encoding, file), start=file.first_id):
+        if line is None:
+            yield _Row(number, fault=f"line is not valid {spec.encoding}")
+            continue
+        values = line.split("\t")
+        if columns is None:
+            columns, is_header = _tsv_columns(values, spec, path)
+            if is_header:
+                file.notes.append("line 1 read as the header")
+                continue
+        if not line.strip():
+            yield _Row(number)
+        elif max(columns) >= len(values):
+            yield _Row(number, fault="too few fields")
+        else:
+            yield _Row(number, values[columns[0]], values[columns[1]])
+
+
+def _tsv_columns(first: list[str], spec: ParallelData, path: Path) -> tuple[tuple[int, int], bool]:
+    """Positions of the two sides, and whether the first line is a header."""
+    if isinstance(spec.source_column, int) and isinstance(spec.target_column, int):
+        return (spec.source_column, spec.target_column), False
+    if spec.source_column is None:
+        for names in ((spec.source_language, spec.target_language), ("source", "target")):
+            if all(name in first for name in names):
+                return (first.index(names[0]), first.index(names[1])), True  # type: ignore[arg-type]
+        if len(first) < 2:
+            raise ValueError(f"{path} has no two fields divided by a tab in its first line.")
+        return (0, 1), False
+    found = _find_columns(dict.fromkeys(first, ""), spec, str(path))
+    return (first.index(found[0][0]), first.index(found[1][0])), True
+
+
+def _read_json(path: Path, spec: ParallelData, file: InputFile) -> Iterator[_Row]:
+    columns: _Columns | None = None
+    for number, line in enumerate(_lines(path, spec.encoding, file), start=file.first_id):
+        if line is None:
+            yield _Row(number, fault=f"line is not valid {spec.encoding}")
+            continue
+        if not line.strip():
+            yield _Row(number)
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            yield _Row(number, fault="line is not a JSON object")
+            continue
+        columns = columns or _find_columns(record, spec, str(path))
+        yield _record_row(number, record, columns)
+
+
+# Records with named columns ------------------------------------------------------------------------------------------
+
+_Columns = tuple[tuple[str, ...], tuple[str, ...]]
+"""For each side the keys that lead to its text."""
+
+
+def _load_hub(spec: ParallelData, streaming: bool) -> Any:
+    import datasets
+
+    paths = _paths(spec.path)
+    if len(paths) != 1:
+        raise ValueError(
+            f"The files {_join(paths)} are of no known kind: use names that end in {', '.join(_SUFFIXES)} or give format."
+        )
+    path, split = str(paths[0]), spec.split or "train"
+    local = Path(path).expanduser()
+    if local.is_file():
+        raise ValueError(
+            f"Cannot tell what kind of file {path} is: use a name that ends in {', '.join(_SUFFIXES)} or give format."
+        )
+    if (local / "state.json").is_file() or (local / "dataset_dict.json").is_file():
+        loaded = datasets.load_from_disk(str(local))
+        if isinstance(loaded, datasets.DatasetDict):
+            if split not in loaded:
+                raise ValueError(f"{path} has no split {split!r}; its splits are {', '.join(loaded)}.")
+            loaded = loaded[split]
+        return loaded
+    if path.startswith((".", "/", "~")) and not local.is_dir():
+        raise _missing(local)
+    return datasets.load_dataset(
+        str(local) if local.is_dir() else path, spec.name, split=split, revision=spec.revision, streaming=streaming
+    )
+
+
+def _records_reader(records: Iterable[Mapping[str, Any]], spec: ParallelData) -> Callable[[], Iterator[_Row]]:
+    def rows() -> Iterator[_Row]:
+        columns: _Columns | None = None
+        for number, record in enumerate(records, start=1):
+            columns = columns or _find_columns(record, spec, spec.describe())
+            yield _record_row(number, record, columns)
+
+    return rows
+
+
+def _record_row(number: int, record: Mapping[str, Any], columns: _Columns) -> _Row:
+    texts = []
+    for side, keys in zip(("source", "target"), columns, strict=True):
+        value: Any = record
+        for key in keys:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None and not isinstance(value, str):
+            return _Row(number, fault=f"{side} is not text")
+        texts.append(value or "")
+    return _Row(number, *texts)
+
+
+def _find_columns(record: Mapping[str, Any], spec: ParallelData, place: str) -> _Columns:
+    """Find the two sides in a record, or say which columns there are."""
+    languages = (spec.source_language, spec.target_language)
+    choices = _column_names(record)
+    if spec.source_column is not None:
+        wanted: tuple[Any, Any] = (spec.source_column, spec.target_column)
+    elif all(languages) and any(name in choices for name in (languages[0], f"translation.{languages[0]}")):
+        nested = f"translation.{languages[0]}" in choices
+        wanted = tuple(f"translation.{name}" if nested else name for name in languages)  # type: ignore[assignment]
+    elif all(languages) and not ("source" in choices and "target" in choices):
+        wanted = languages
+    elif "source" in choices and "target" in choices:
+        wanted = ("source", "target")
+    else:
+        raise ValueError(
+            f"{place} does not tell which columns are source and target: give source_column and target_column or the "
+            f"two languages. There are: {', '.join(choices)}."
+        )
+    for name in wanted:
+        if name not in choices:
+            near = difflib.get_close_matches(str(name), list(choices), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{place} has no column {name!r}.{hint} There are: {', '.join(choices)}.")
+    return choices[wanted[0]], choices[wanted[1]]
+
+
+def _column_names(record: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Every name a column can be asked for by, with the keys that lead to it."""
+    names: dict[str, tuple[str, ...]] = {}
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            names.update({f"{key}.{inner}": (key, inner) for inner in value})
+        else:
+            names[key] = (key,)
+    return names
+
+
+# Paths ---------------------------------------------------------------------------------------------------------------
+
+
+def _paths(value: str | Path | Sequence[str | Path] | None) -> list[str | Path]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, (str, Path)) else list(value)
+
+
+def _join(paths: list[str | Path]) -> str:
+    return ", ".join(str(path) for path in paths)
+
+
+def _suffix(path: str | Path) -> str:
+    return Path(str(path).removesuffix(".gz")).suffix.lower()
+
+
+def _existing(path: str | Path) -> Path:
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise _missing(path)
+    return path
+
+
+def _missing(path: Path) -> FileNotFoundError:
+    if path.is_dir():
+        return FileNotFoundError(f"{path} is a folder, not a file.")
+    folder = path.parent
+    if not folder.is_dir():
+        return FileNotFoundError(f"There is no file {path}: the folder {folder} does not exist.")
+    near = difflib.get_close_matches(path.name, [entry.name for entry in folder.iterdir()], n=1)
+    hint = f" Did you mean {folder / near[0]}?" if near else ""
+    return FileNotFoundError(f"There is no file {path}.{hint}")
