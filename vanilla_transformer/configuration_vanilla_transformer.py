@@ -247,6 +247,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise _refuse(type(self), f"{name}={getattr(self, name)} must be at least 0 and below 1.")
+        for name in ("norm_eps", "initializer_range"):
+            if getattr(self, name) < 0:
+                raise _refuse(type(self), f"{name}={getattr(self, name)} must not be negative.")
         if self.num_attention_heads % self.num_key_value_heads:
             raise _refuse(
                 type(self),
@@ -295,6 +298,25 @@ class VanillaTransformerConfig(PreTrainedConfig):
                         type(self),
                         f"{name}={token_id} is no id of a vocabulary of {limit} tokens; use 0 to {limit - 1}, or None.",
                     )
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """As in transformers, but fields given beside a file count as if they stood in it.
+
+        transformers would set them afterwards, and leave what is derived from them as it was.
+        """
+        known = {field.name for field in fields(cls)} | set(cls.attribute_map)
+        overrides = _canonical_fields(cls, {name: kwargs.pop(name) for name in list(kwargs) if name in known})
+        return super().from_dict({**config_dict, **overrides}, **kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a file holds; a width of heads or a number of them that follows from other fields is left to follow."""
+        written = super().to_dict()
+        if self.head_dim * self.num_attention_heads == self.hidden_size:
+            written["head_dim"] = None
+        if self.num_key_value_heads == self.num_attention_heads:
+            written["num_key_value_heads"] = None
+        return written
 
     @property
     def num_decoder_layers(self) -> int:

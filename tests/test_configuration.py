@@ -1,0 +1,230 @@
+import copy
+import json
+import pickle
+
+import pytest
+import torch
+from tiny import GRID, LANGUAGE_MODELS, tiny_config
+from transformers import AutoConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from vanilla_transformer import VanillaTransformerConfig
+
+
+ALIASES = {"d_model": "hidden_size", "d_ff": "intermediate_size", "encoder_layers": "num_hidden_layers"}
+
+
+def count_parameters(config):
+    with torch.device("meta"):
+        model = LANGUAGE_MODELS[config.architecture](config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+# ------------------------------------------------------------------------------------------------------- the default
+
+
+def test_default_is_the_base_model_of_the_paper():
+    config = VanillaTransformerConfig()
+    assert (config.hidden_size, config.intermediate_size, config.num_hidden_layers) == (512, 2048, 6)
+    assert (config.num_decoder_layers, config.num_attention_heads, config.head_dim) == (6, 8, 64)
+    assert (config.norm_position, config.norm_type, config.hidden_act) == ("post", "layernorm", "relu")
+    assert (config.dropout, config.attention_dropout, config.activation_dropout) == (0.1, 0.0, 0.0)
+    assert config.scale_embedding and config.tie_word_embeddings and config.is_encoder_decoder
+
+
+def test_parameters_of_the_paper():
+    assert VanillaTransformerConfig().num_parameters() == 63_082_496 == count_parameters(VanillaTransformerConfig())
+
+
+@pytest.mark.parametrize("name", VanillaTransformerConfig.presets())
+def test_parameters_of_presets(name):
+    config = VanillaTransformerConfig.from_preset(name)
+    assert config.num_parameters() == count_parameters(config)
+
+
+@pytest.mark.parametrize(("architecture", "variant"), GRID)
+def test_parameter_formula(architecture, variant):
+    config = tiny_config(architecture, variant)
+    assert config.num_parameters() == count_parameters(config)
+
+
+# ------------------------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(("alias", "canonical"), ALIASES.items())
+def test_alias_is_accepted_read_and_written(alias, canonical):
+    config = VanillaTransformerConfig(**{alias: 64})
+    assert getattr(config, canonical) == getattr(config, alias) == 64
+    setattr(config, alias, 96)
+    assert getattr(config, canonical) == 96
+    assert getattr(VanillaTransformerConfig(**{alias: 64, canonical: 64}), canonical) == 64
+
+
+@pytest.mark.parametrize(("alias", "canonical"), ALIASES.items())
+def test_two_names_with_different_values_are_refused(alias, canonical):
+    for given in ({alias: 64, canonical: 128}, {canonical: 128, alias: 64}):
+        with pytest.raises(ValueError, match=f"(?=.*{alias}=64)(?=.*{canonical}=128)"):
+            VanillaTransformerConfig(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"),
+    [("hiden_size", "hidden_size"), ("attention_heads", "num_attention_heads"), ("d_modell", "d_model")],
+)
+def test_unknown_field_is_refused_and_the_nearest_named(given, nearest):
+    with pytest.raises(ValueError, match=f"unknown field {given!r}; did you mean {nearest!r}"):
+        VanillaTransformerConfig(**{given: 64})
+    with pytest.raises(ValueError, match=f"unknown field {given!r}"):
+        VanillaTransformerConfig.from_preset("transformer-tiny", **{given: 64})
+
+
+def test_unknown_field_in_a_file_is_refused(tmp_path):
+    VanillaTransformerConfig().save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**written, "norm_positon": "pre"}))
+    with pytest.raises(ValueError, match="unknown field 'norm_positon'; did you mean 'norm_position'"):
+        AutoConfig.from_pretrained(tmp_path)
+
+
+def test_positional_arguments_are_refused():
+    with pytest.raises(TypeError):
+        VanillaTransformerConfig("decoder-only")
+
+
+# ------------------------------------------------------------------------------------------------------------ values
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("vocab_size", "50"),
+        ("vocab_size", 50.0),
+        ("hidden_size", None),
+        ("dropout", "0.1"),
+        ("tie_word_embeddings", "yes"),
+        ("scale_embedding", 1),
+        ("norm_position", "middle"),
+        ("norm_type", "batchnorm"),
+        ("architecture", "decoder"),
+        ("position_encoding", "cosine"),
+        ("init_scheme", "kaiming"),
+        ("eos_token_id", "2"),
+    ],
+)
+def test_wrong_type_is_refused_in_one_sentence_that_names_the_field(field, value):
+    with pytest.raises(ValueError, match=field) as caught:
+        VanillaTransformerConfig(**{field: value})
+    assert "\n" not in str(caught.value)
+    with pytest.raises(Exception, match=field):
+        setattr(VanillaTransformerConfig(), field, value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"hidden_size": 10, "num_attention_heads": 4}, ["hidden_size=10", "num_attention_heads=4"]),
+        ({"num_key_value_heads": 3}, ["num_attention_heads=8", "num_key_value_heads=3"]),
+        ({"num_attention_heads": 0}, ["num_attention_heads=0"]),
+        ({"vocab_size": 0}, ["vocab_size=0"]),
+        ({"decoder_layers": 0}, ["decoder_layers=0"]),
+        ({"max_position_embeddings": -1}, ["max_position_embeddings=-1"]),
+        ({"dropout": 1.0}, ["dropout=1.0"]),
+        ({"attention_dropout": -0.1}, ["attention_dropout=-0.1"]),
+        ({"label_smoothing": 1}, ["label_smoothing=1"]),
+        ({"norm_eps": -1.0}, ["norm_eps=-1.0"]),
+        ({"initializer_range": -0.1}, ["initializer_range=-0.1"]),
+        ({"hidden_act": "rellu"}, ["hidden_act='rellu'", "'relu'"]),
+        ({"pad_token_id": 37000}, ["pad_token_id=37000", "36999"]),
+        ({"eos_token_id": [2, 37000]}, ["eos_token_id=37000"]),
+        ({"bos_token_id": -1}, ["bos_token_id=-1"]),
+        ({"target_vocab_size": 20, "decoder_start_token_id": 20}, ["decoder_start_token_id=20", "19"]),
+        ({"architecture": "decoder-only", "target_vocab_size": 9}, ["target_vocab_size", "decoder-only"]),
+        ({"architecture": "encoder-only", "decoder_layers": 3}, ["decoder_layers=3", "num_hidden_layers"]),
+        ({"position_encoding": "rope"}, ["position_encoding='rope'"]),
+        ({"sliding_window": 8}, ["sliding_window"]),
+    ],
+)
+def test_impossible_combination_is_refused_in_one_sentence(given, words):
+    with pytest.raises(ValueError, match="VanillaTransformerConfig") as caught:
+        VanillaTransformerConfig(**given)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_change_that_makes_no_sense_is_refused_on_saving(tmp_path):
+    config = tiny_config()
+    config.hidden_act = "rellu"
+    with pytest.raises(Exception, match="rellu"):
+        config.save_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("architecture", ["encoder-decoder", "encoder-only", "decoder-only"])
+def test_architecture_decides_what_transformers_asks(architecture):
+    config = tiny_config(architecture)
+    assert config.is_encoder_decoder == (architecture == "encoder-decoder")
+    assert config.is_decoder == (architecture == "decoder-only")
+
+
+def test_flags_follow_an_architecture_given_while_loading(tmp_path):
+    tiny_config("encoder-decoder", decoder_layers=None).save_pretrained(tmp_path)
+    config = VanillaTransformerConfig.from_pretrained(tmp_path, architecture="decoder-only")
+    assert (config.is_encoder_decoder, config.is_decoder) == (False, True)
+
+
+def test_text_config_of_the_decoder_has_its_depth_and_vocabulary():
+    config = tiny_config(variant="separate")
+    decoder = config.get_text_config(decoder=True)
+    assert (decoder.num_hidden_layers, decoder.vocab_size) == (3, 43)
+    assert (config.num_hidden_layers, config.vocab_size) == (2, 50)
+    assert config.get_text_config() is config
+
+
+# ---------------------------------------------------------------------------------------------------- save and load
+
+
+@pytest.mark.parametrize(("architecture", "variant"), GRID)
+def test_save_and_load(tmp_path, architecture, variant):
+    config = tiny_config(architecture, variant, eos_token_id=[2, 3])
+    config.save_pretrained(tmp_path)
+    for loaded in (VanillaTransformerConfig.from_pretrained(tmp_path), AutoConfig.from_pretrained(tmp_path)):
+        assert type(loaded) is VanillaTransformerConfig
+        for name in config.to_dict():
+            if name not in ("transformers_version", "_name_or_path"):
+                assert getattr(loaded, name) == getattr(config, name), name
+    for twin in (copy.deepcopy(config), pickle.loads(pickle.dumps(config)), VanillaTransformerConfig(**config.to_dict())):
+        assert twin.to_dict() == config.to_dict()
+
+
+def test_file_holds_canonical_names_only(tmp_path):
+    VanillaTransformerConfig(d_model=64, d_ff=32, encoder_layers=2).save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert not set(ALIASES) & set(written)
+    assert (written["hidden_size"], written["intermediate_size"], written["num_hidden_layers"]) == (64, 32, 2)
+    assert written["model_type"] == "vanilla_transformer" and written["architecture"] == "encoder-decoder"
+
+
+@pytest.mark.parametrize(("alias", "canonical"), ALIASES.items())
+def test_override_by_either_name_while_loading(tmp_path, alias, canonical):
+    tiny_config().save_pretrained(tmp_path)
+    for name in (alias, canonical):
+        assert getattr(VanillaTransformerConfig.from_pretrained(tmp_path, **{name: 32}), canonical) == 32
+
+
+def test_width_given_while_loading_is_consistent(tmp_path):
+    """Values derived from the old width must not survive it in silence."""
+    tiny_config().save_pretrained(tmp_path)
+    loaded = VanillaTransformerConfig.from_pretrained(tmp_path, hidden_size=32, num_attention_heads=8)
+    assert (loaded.head_dim, loaded.num_key_value_heads) == (4, 8)
+
+
+def test_presets_name_their_source_and_take_overrides():
+    presets = VanillaTransformerConfig.presets()
+    assert {"transformer-base", "transformer-big", "transformer-tiny"} <= set(presets)
+    assert all(presets.values())
+    big = VanillaTransformerConfig.from_preset("transformer-big", d_model=512, vocab_size=100)
+    assert (big.hidden_size, big.intermediate_size, big.vocab_size) == (512, 4096, 100)
+    with pytest.raises(ValueError, match="unknown preset 'transformer-tine'; did you mean 'transformer-tiny'"):
+        VanillaTransformerConfig.from_preset("transformer-tine")
+
+
+def test_model_type_is_ours():
+    assert VanillaTransformerConfig.model_type not in CONFIG_MAPPING_NAMES

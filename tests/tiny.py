@@ -1,0 +1,101 @@
+"""Models small enough to test everything on, shared by the test modules."""
+
+import torch
+import vanilla_transformer as vt
+
+
+ARCHITECTURES = ("encoder-decoder", "encoder-only", "decoder-only")
+LANGUAGE_MODELS = {
+    "encoder-decoder": vt.VanillaTransformerForConditionalGeneration,
+    "encoder-only": vt.VanillaTransformerForMaskedLM,
+    "decoder-only": vt.VanillaTransformerForCausalLM,
+}
+PAD, BOS, EOS = 0, 1, 2
+
+# one option each; every one must survive whatever a test does with the model
+VARIANTS = {
+    "paper": {},
+    "pre-norm": {"norm_position": "pre"},
+    "learned": {"position_encoding": "learned"},
+    "no-positions": {"position_encoding": "none"},
+    "untied": {"tie_word_embeddings": False},
+    "grouped-query": {"num_key_value_heads": 2},
+    "multi-query-wide-heads": {"num_key_value_heads": 1, "head_dim": 6},
+    "gated-rmsnorm-pre": {
+        "norm_position": "pre",
+        "norm_type": "rmsnorm",
+        "gated_feed_forward": True,
+        "hidden_act": "silu",
+    },
+    "no-biases": {"attention_bias": False, "mlp_bias": False},
+    "unscaled-embedding": {"scale_embedding": False},
+    "one-layer": {"num_hidden_layers": 1},
+}
+ENCODER_DECODER_VARIANTS = {
+    "separate": {"target_vocab_size": 43},
+    "separate-untied": {"target_vocab_size": 43, "tie_word_embeddings": False},
+    "shallow-encoder": {"num_hidden_layers": 1, "decoder_layers": 3},
+    "shallow-decoder": {"num_hidden_layers": 3, "decoder_layers": 1},
+}
+GRID = [(a, v) for a in ARCHITECTURES for v in VARIANTS] + [("encoder-decoder", v) for v in ENCODER_DECODER_VARIANTS]
+
+
+def tiny_config(architecture="encoder-decoder", variant="paper", **overrides):
+    """Two layers, in the decoder of an encoder-decoder three, so that mixing the depths up is noticed."""
+    fields = {
+        "architecture": architecture,
+        "vocab_size": 50,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 24,
+        "max_position_embeddings": 64,
+        "dropout": 0.0,
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+    }
+    if architecture == "encoder-decoder":
+        fields["decoder_layers"] = 3
+    fields.update({**VARIANTS, **ENCODER_DECODER_VARIANTS}[variant])
+    return vt.VanillaTransformerConfig(**{**fields, **overrides})
+
+
+def randomise(model, seed=0, scale=0.2):
+    """Move every parameter off its initial value: fresh biases are zero and fresh norms one, which hides mistakes."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * scale)
+    return model
+
+
+def tiny_model(architecture="encoder-decoder", variant="paper", model_class=None, seed=0, **overrides):
+    """A language model in eval mode with weights in general position."""
+    torch.manual_seed(seed)
+    model_class = model_class or LANGUAGE_MODELS[architecture]
+    return randomise(model_class(tiny_config(architecture, variant, **overrides)), seed).eval()
+
+
+def tokens(batch, length, seed=0, vocab_size=40):
+    """(batch, length) ordinary tokens, no special ones."""
+    return torch.randint(4, vocab_size, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def model_inputs(model, batch=2, length=7, target_length=5, seed=0):
+    """What the forward of a model of any architecture needs."""
+    inputs = {"input_ids": tokens(batch, length, seed), "attention_mask": torch.ones(batch, length, dtype=torch.long)}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = tokens(batch, target_length, seed + 1)
+    return inputs
+
+
+def pad_rows(rows, side, extra=0, filler=PAD):
+    """1D rows of ids to a padded batch and its mask; `extra` columns of padding more than the longest row needs."""
+    width = max(len(row) for row in rows) + extra
+    ids = torch.full((len(rows), width), filler)
+    mask = torch.zeros(len(rows), width, dtype=torch.long)
+    for i, row in enumerate(rows):
+        place = slice(width - len(row), width) if side == "left" else slice(0, len(row))
+        ids[i, place], mask[i, place] = row, 1
+    return ids, mask
