@@ -28,8 +28,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         max_sentences: no batch has more pairs than this; None for no limit.
         shuffle: new batches in a new order each epoch. Without it: always the same batches, longest pairs first.
         seed: together with the epoch fixes all that is random.
-        pool_size: pairs whose longer sides are equal are sorted by their other side in random pools of this many.
-            Larger pools mean less padding and less variety.
+        pool_size: pairs whose longer sides are equal are sorted by their other side in random pools of at most this
+            many. Larger pools mean less padding and less variety.
         drop_last: with several processes, leave out the last batches where they cannot give one to each process,
             instead of repeating the first ones. One process always sees every pair.
 
@@ -119,11 +119,13 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         count = len(self.lengths)
         if self.shuffle:
             tie = generator.permutation(count)
-            # A pair's pool is its place among pairs with an equal longer side, in random order, over the pool size.
+            # Pairs with an equal longer side, in random order, are dealt into pools: at least two, as pairs that are
+            # all in one pool would come out sorted the same way in every epoch.
             shuffled = np.lexsort((tie, -self._longer))
-            starts = np.searchsorted(-self._longer[shuffled], -self._longer[shuffled], side="left")
+            keys = -self._longer[shuffled]
+            start, end = (np.searchsorted(keys, keys, side=side) for side in ("left", "right"))
             pool = np.empty(count, dtype=np.int64)
-            pool[shuffled] = (np.arange(count) - starts) // self.pool_size
+            pool[shuffled] = (np.arange(count) - start) // np.minimum(self.pool_size, (end - start + 1) // 2)
         else:
             tie = np.arange(count)
             pool = np.zeros(count, dtype=np.int64)
