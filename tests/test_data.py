@@ -132,6 +132,7 @@ def test_every_format_gives_the_same_pairs(kind, tmp_path, monkeypatch):
             assert [row["id"] for row in dataset] == [n + header for n in range(1, 31)]
             assert (report.read, report.kept, report.dropped) == (30, 30, 0)
             digests.add(report.sha256)
+        assert header == ("first line read as a header, fields 2 and 1" in str(report))
         assert json.loads(json.dumps(report.to_dict()))["kept"] == 30
     assert len(digests) == 1
     reference, expected = load_parallel(ParallelData(**write_text_pair(tmp_path)))
@@ -148,7 +149,7 @@ def test_only_line_feeds_end_lines(tmp_path):
     for spec in (write_text_pair(tmp_path, pairs), {"path": write(tmp_path / "a.tsv", ["\t".join(p) for p in pairs])}):
         dataset, report = load_parallel(ParallelData(**spec))
         assert texts(dataset) == pairs
-        assert report.dropped == 0 and report.lines() == report.lines()[:1]
+        assert report.dropped == 0
 
 
 def test_windows_line_ends_and_byte_order_mark(tmp_path):
@@ -272,9 +273,19 @@ def test_faulty_records(tmp_path):
         "empty target": [5],
         "source is not text": [6],
     }
-    dataset, report = load_parallel(ParallelData(path=write(tmp_path / "a.tsv", ["a\tb\tc", "", "a", "\tb"])))
+    lines = ['{"translation": null}', '{"translation": {"en": "a", "de": "b"}}', '{"translation": {"en": "a"}}']
+    path = write(tmp_path / "b.jsonl", lines)
+    dataset, report = load_parallel(ParallelData(path=path, source_language="en", target_language="de"))
     assert texts(dataset) == [("a", "b")]
-    assert reasons(report) == {"empty pair": [2], "too few fields": [3], "empty source": [4]}
+    assert reasons(report) == {"empty pair": [1], "empty target": [3]}
+    dataset, report = load_parallel(ParallelData(path=write(tmp_path / "a.tsv", ["", "a\tb\tc", " ", "a", "\tb"])))
+    assert texts(dataset) == [("a", "b")]
+    assert reasons(report) == {"empty pair": [1, 3], "too few fields": [4], "empty source": [5]}
+    assert "no header, fields 1 and 2 are source and target" in str(report)
+    with pytest.raises(ValueError, match="one JSON list"):
+        load_parallel(ParallelData(path=write(tmp_path / "c.json", ["[", '{"source": "a", "target": "b"}', "]"])))
+    with pytest.raises(ValueError, match="no two fields"):
+        load_parallel(ParallelData(path=write(tmp_path / "c.tsv", ["one field"])))
 
 
 @pytest.mark.parametrize(

@@ -323,15 +323,17 @@ def _read_tsv(path: Path, spec: ParallelData, file: InputFile) -> Iterator[_Row]
         if line is None:
             yield _Row(number, fault=f"line is not valid {spec.encoding}")
             continue
+        if not line.strip():
+            yield _Row(number)
+            continue
         values = line.split("\t")
         if columns is None:
             columns, is_header = _tsv_columns(values, spec, path)
+            fields = f"fields {columns[0] + 1} and {columns[1] + 1} are source and target"
+            file.notes.append(f"first line read as a header, {fields}" if is_header else f"no header, {fields}")
             if is_header:
-                file.notes.append("line 1 read as the header")
                 continue
-        if not line.strip():
-            yield _Row(number)
-        elif max(columns) >= len(values):
+        if max(columns) >= len(values):
             yield _Row(number, fault="too few fields")
         else:
             yield _Row(number, values[columns[0]], values[columns[1]])
@@ -361,6 +363,8 @@ def _read_json(path: Path, spec: ParallelData, file: InputFile) -> Iterator[_Row
         if not line.strip():
             yield _Row(number)
             continue
+        if columns is None and line.lstrip().startswith("["):
+            raise ValueError(f"{path} is one JSON list: write each record as an object on a line of its own.")
         try:
             record = json.loads(line)
         except ValueError:
@@ -368,7 +372,7 @@ def _read_json(path: Path, spec: ParallelData, file: InputFile) -> Iterator[_Row
         if not isinstance(record, dict):
             yield _Row(number, fault="line is not a JSON object")
             continue
-        columns = columns or _find_columns(record, spec, str(path))
+        columns = columns or _known_columns(record, spec, str(path))
         yield _record_row(number, record, columns)
 
 
@@ -410,13 +414,15 @@ def _records_reader(records: Iterable[Mapping[str, Any]], spec: ParallelData) ->
     def rows() -> Iterator[_Row]:
         columns: _Columns | None = None
         for number, record in enumerate(records, start=1):
-            columns = columns or _find_columns(record, spec, spec.describe())
+            columns = columns or _known_columns(record, spec, spec.describe())
             yield _record_row(number, record, columns)
 
     return rows
 
 
-def _record_row(number: int, record: Mapping[str, Any], columns: _Columns) -> _Row:
+def _record_row(number: int, record: Mapping[str, Any], columns: _Columns | None) -> _Row:
+    if columns is None:
+        return _Row(number)
     texts = []
     for side, keys in zip(("source", "target"), columns, strict=True):
         value: Any = record
@@ -426,6 +432,16 @@ def _record_row(number: int, record: Mapping[str, Any], columns: _Columns) -> _R
             return _Row(number, fault=f"{side} is not text")
         texts.append(value or "")
     return _Row(number, *texts)
+
+
+def _known_columns(record: Mapping[str, Any], spec: ParallelData, place: str) -> _Columns | None:
+    """`_find_columns`, but None for a record with a null, which may hide the languages: a later one will tell."""
+    try:
+        return _find_columns(record, spec, place)
+    except ValueError:
+        if None in record.values():
+            return None
+        raise
 
 
 def _find_columns(record: Mapping[str, Any], spec: ParallelData, place: str) -> _Columns:
