@@ -33,9 +33,10 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple, is_torchdynamo_compiling
+from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
@@ -146,19 +147,21 @@ def sinusoidal_encoding(position_ids: torch.Tensor, width: int) -> torch.Tensor:
     return interleaved[..., :width].float()
 
 
+def values_are_at_hand(ids: torch.Tensor) -> bool:
+    """Whether ids can be checked: reading a value off an accelerator would stall it, and a traced tensor has none."""
+    return ids.device.type == "cpu" and ids.numel() > 0 and not is_tracing(ids)
+
+
 class VanillaTransformerLearnedPositions(nn.Embedding):
     """A table with one vector per position; the only encoding with a hard limit."""
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        # reading a value off an accelerator would stall it, so there the embedding kernel's own check must do
-        if not is_torchdynamo_compiling() and position_ids.device.type == "cpu":
-            longest = int(position_ids.max()) + 1 if position_ids.numel() else 0
-            if longest > self.num_embeddings:
-                raise ValueError(
-                    f"a sequence of {longest} tokens is longer than the {self.num_embeddings} learned positions of the "
-                    "model (max_position_embeddings); shorten it, or train with a larger table or another "
-                    "position_encoding."
-                )
+        if values_are_at_hand(position_ids) and (longest := int(position_ids.max()) + 1) > self.num_embeddings:
+            raise ValueError(
+                f"a sequence of {longest} tokens is longer than the {self.num_embeddings} learned positions of the "
+                "model (max_position_embeddings); shorten it, or train with a larger table or another "
+                "position_encoding."
+            )
         return super().forward(position_ids)
 
 
@@ -222,7 +225,7 @@ class VanillaTransformerAttention(nn.Module):
 
     def _heads(self, projection: nn.Linear, states: torch.Tensor) -> torch.Tensor:
         # -1, not the number of heads: under tensor parallelism a process holds only some of them
-        return projection(states).view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2)
+        return projection(states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
     def _keys_and_values(
         self,
@@ -272,8 +275,7 @@ class VanillaTransformerAttention(nn.Module):
             scaling=self.scaling,
             **kwargs,
         )
-        output = output.reshape(*hidden_states.shape[:-1], -1).contiguous()
-        return self.o_proj(output), probabilities
+        return self.o_proj(output.flatten(-2).contiguous()), probabilities
 
 
 # -------------------------------------------------------------------------------------------------- layers and stacks
@@ -429,6 +431,11 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     ) -> torch.Tensor:
         """Sections 3.4 and 3.5: scaled token embeddings plus positions, then dropout; (B, T, D)."""
         if inputs_embeds is None:
+            if values_are_at_hand(input_ids):
+                size, (lowest, highest) = self.embed_tokens.num_embeddings, input_ids.aminmax()
+                if lowest < 0 or highest >= size:
+                    wrong = int(lowest if lowest < 0 else highest)
+                    raise ValueError(f"token id {wrong} is outside the vocabulary of {size} tokens.")
             inputs_embeds = self.embed_tokens(input_ids)
         hidden_states = inputs_embeds * self.embed_scale
         if self.config.position_encoding == "sinusoidal":
@@ -442,7 +449,10 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 def _exactly_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> torch.Tensor:
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError(f"give exactly one of {prefix}input_ids and {prefix}inputs_embeds.")
-    return input_ids if inputs_embeds is None else inputs_embeds
+    name, inputs = ("input_ids", input_ids) if inputs_embeds is None else ("inputs_embeds", inputs_embeds)
+    if inputs.numel() == 0 and not is_tracing(inputs):  # attention backends differ in what they make of nothing
+        raise ValueError(f"{prefix}{name} of shape {tuple(inputs.shape)} hold no token.")
+    return inputs
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
