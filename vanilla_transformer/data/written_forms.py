@@ -7,7 +7,7 @@ separators are the languages' own, there is no end of pairs, and every answer is
     July 4, 1776                      1776-07-04
     5 tuntia ja 20 minuuttia          PT5H20M
     12.345,50 dólares canadienses     CAD 12345.50         ISO 4217, decimal point
-    5,7 mil millones                  5700000000
+    5,7 mil millones                  5.7e9                a number with its power of ten
 
 No source has two answers. What could have two is left out: all-numeric dates with slashes (3/4 is a day in April or in
 March), bare numbers (1.234 is more than a thousand or little more than one), and amounts above 999 milliards (an
@@ -22,7 +22,7 @@ try:
     from babel import Locale
     from babel.dates import format_date, format_time, get_datetime_format
     from babel.lists import format_list
-    from babel.numbers import format_compact_decimal, format_currency, get_currency_precision
+    from babel.numbers import format_compact_decimal, format_currency
     from babel.units import format_unit
 except ImportError as error:
     raise ImportError(
@@ -34,8 +34,8 @@ __all__ = ["CURRENCIES", "LANGUAGES", "written_form_splits", "written_forms"]
 LANGUAGES = ("de", "el", "en", "es", "fi", "fr", "it", "nl", "pl", "sv")
 """CLDR locales of the sources. `en` is American English: month before day, and a clock of twelve hours."""
 
-CURRENCIES = ("CHF", "CZK", "DKK", "EUR", "GBP", "JPY", "NOK", "PLN", "SEK", "USD")
-"""ISO 4217 codes of the amounts. In `LANGUAGES` each symbol and each name stands for one of them only."""
+CURRENCIES = ("CAD", "CHF", "CZK", "DKK", "EUR", "GBP", "NOK", "PLN", "SEK", "USD")
+"""ISO 4217 codes of the amounts. All have cents, and in `LANGUAGES` each symbol and name stands for one of them only."""
 
 _LOCALES = {language: Locale.parse(language) for language in LANGUAGES}
 _FIRST_DAY = datetime.date(1800, 1, 1).toordinal()
@@ -121,11 +121,10 @@ def _date_and_time(draw: random.Random, locale: Locale) -> Pair:
 
 def _amount(draw: random.Random, locale: Locale) -> Pair:
     currency = draw.choice(CURRENCIES)
-    digits = get_currency_precision(currency)
     # As many amounts of three digits as of six: what differs is where the separators stand.
-    amount = round(10 ** draw.uniform(0, 6), digits)
+    amount = round(10 ** draw.uniform(0, 6), 2)
     source = format_currency(amount, currency, locale=locale, format_type=draw.choice(("name", "standard")))
-    return source, f"{currency} {amount:.{digits}f}"
+    return source, f"{currency} {amount:.2f}"
 
 
 def _duration(draw: random.Random, locale: Locale) -> Pair:
@@ -136,8 +135,9 @@ def _duration(draw: random.Random, locale: Locale) -> Pair:
 
 
 def _large_number(draw: random.Random, locale: Locale) -> Pair:
-    number = draw.randrange(10, 10_000) * draw.choice((10**5, 10**8))
-    return format_compact_decimal(number, format_type="long", locale=locale, fraction_digits=1), str(number)
+    tenths, power = draw.randrange(10, 10_000), draw.choice((6, 9))
+    source = format_compact_decimal(tenths * 10 ** (power - 1), format_type="long", locale=locale, fraction_digits=1)
+    return source, f"{tenths / 10:g}e{power}"
 
 
 _KINDS: tuple[tuple[Callable[[random.Random, Locale], Pair], int], ...] = (
