@@ -42,7 +42,6 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
 
-
 IGNORED = -100  # label of positions that are no part of the loss, as everywhere in transformers
 
 
@@ -77,11 +76,82 @@ def smoothed_cross_entropy(
         reduction="sum",
         label_smoothing=label_smoothing,
     )
-    if num_items_in_batch is None:
-        num_items_in_batch = (labels != IGNORED).sum().clamp(min=1)
-    elif torch.is_tensor(num_items_in_batch):
-        num_items_in_batch = num_items_in_batch.to(total.device)
-    return total / num_items_in_batch
+    return _per_item(total, (labels != IGNORED).sum(), num_items_in_batch)
+
+
+def _per_item(
+    total: torch.Tensor, counted: torch.Tensor | int, num_items_in_batch: torch.Tensor | int | None
+) -> torch.Tensor:
+    """A summed loss over the number of items it is shared by; without labels 0, not 0/0."""
+    items = counted if num_items_in_batch is None else num_items_in_batch
+    items = items.to(total.device) if torch.is_tensor(items) else torch.tensor(items, device=total.device)
+    return total / items.clamp(min=1)
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    """Output projection and smoothed cross entropy in one, a few rows of logits at a time.
+
+    The gradients are taken while a chunk's probabilities are at hand, so the (N, V) logits never exist at once and
+    nothing is computed twice. With q the smoothed target, d loss / d logits = softmax(logits) - q, and the uniform part
+    of q is added to the gradients after the loop, where it costs one row instead of N.
+    """
+
+    ROWS = 256  # enough for matrix products at full speed, few enough for a chunk to stay in a processor's cache
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, label_smoothing: float
+    ) -> torch.Tensor:
+        vocabulary = weight.shape[0]
+        total = hidden.new_zeros((), dtype=torch.float32)
+        hidden_grad, weight_grad = torch.empty_like(hidden), torch.zeros_like(weight)
+        for start in range(0, len(hidden), _ChunkedCrossEntropy.ROWS):
+            chunk = slice(start, start + _ChunkedCrossEntropy.ROWS)
+            rows, right = hidden[chunk], labels[chunk].unsqueeze(-1)
+            log_probabilities = nn.functional.log_softmax((rows @ weight.t()).float(), dim=-1)  # (n, V)
+            total -= (1 - label_smoothing) * log_probabilities.gather(-1, right).sum()
+            if label_smoothing:
+                total -= label_smoothing * log_probabilities.mean(-1).sum()
+            grad = log_probabilities.exp_()
+            grad.scatter_add_(-1, right, torch.full_like(right, label_smoothing - 1, dtype=grad.dtype))
+            grad = grad.to(hidden.dtype)
+            hidden_grad[chunk] = grad @ weight
+            weight_grad.addmm_(grad.t(), rows)
+        if label_smoothing:
+            hidden_grad -= label_smoothing / vocabulary * weight.sum(0)
+            weight_grad -= label_smoothing / vocabulary * hidden.sum(0)
+        ctx.save_for_backward(hidden_grad, weight_grad)
+        return total
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        hidden_grad, weight_grad = ctx.saved_tensors
+        return hidden_grad * grad_output, weight_grad * grad_output, None, None
+
+
+def chunked_cross_entropy(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    labels: torch.Tensor,
+    label_smoothing: float = 0.0,
+    num_items_in_batch: torch.Tensor | int | None = None,
+) -> torch.Tensor:
+    """[`smoothed_cross_entropy`] of `hidden @ weight.T` without ever holding all logits, at labelled positions only.
+
+    Args:
+        hidden: (..., D), states before the output projection.
+        weight: (V, D), the output projection.
+        labels, label_smoothing, num_items_in_batch: as for [`smoothed_cross_entropy`].
+    """
+    labels = labels.to(hidden.device).reshape(-1)
+    counted = (labels != IGNORED).nonzero().squeeze(-1)
+    hidden, labels = hidden.reshape(-1, hidden.shape[-1])[counted], labels[counted]
+    if torch.is_autocast_enabled(hidden.device.type):
+        dtype = torch.get_autocast_dtype(hidden.device.type)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    total = _ChunkedCrossEntropy.apply(hidden, weight, labels, label_smoothing)
+    return _per_item(total, len(counted), num_items_in_batch)
 
 
 def shift_right(labels: torch.Tensor, start_token_id: int | None, pad_token_id: int | None) -> torch.Tensor:
@@ -742,14 +812,28 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
             self.tie_weights()
         return embeddings
 
-    def token_loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Any) -> torch.Tensor:
-        """The loss of every head over tokens; `label_smoothing` can be given to override the config's."""
-        return smoothed_cross_entropy(
-            logits,
-            labels,
-            label_smoothing=kwargs.get("label_smoothing", self.config.label_smoothing),
-            num_items_in_batch=kwargs.get("num_items_in_batch"),
-        )
+    def logits_and_loss(
+        self,
+        hidden_states: torch.Tensor,
+        labels: torch.Tensor | None,
+        logits_to_keep: int | torch.Tensor = 0,
+        skip_logits: bool = False,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Logits (B, T, V), and the loss where there are labels (B, T), aligned with the states (B, T, D).
+
+        `skip_logits` gives the same loss without ever holding all logits: less memory, and faster. `label_smoothing`
+        overrides the config's.
+        """
+        options = {
+            "label_smoothing": kwargs.get("label_smoothing", self.config.label_smoothing),
+            "num_items_in_batch": kwargs.get("num_items_in_batch"),
+        }
+        # an adapter around the projection has to be called: its weight alone is not the whole of it
+        if skip_logits and labels is not None and type(self.lm_head) is nn.Linear:
+            return None, chunked_cross_entropy(hidden_states, self.lm_head.weight, labels, **options)
+        logits = self.lm_head(slice_logits_to_keep(hidden_states, logits_to_keep))
+        return logits, None if labels is None else smoothed_cross_entropy(logits, labels, **options)
 
 
 class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, VanillaTransformerGenerationMixin):
@@ -780,6 +864,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, 
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        skip_logits: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """As [`VanillaTransformerModel.forward`], with logits (B, T, V), and a loss where there are labels.
@@ -787,6 +872,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, 
         Args:
             labels: (B, T), the target itself: decoder inputs are made from it where none are given. -100: no loss.
             logits_to_keep: only the last so many positions, or these positions, get logits; 0 for all.
+            skip_logits: with labels, return the loss alone, without ever holding all logits; see `logits_and_loss`.
         """
         if labels is not None:
             use_cache = False  # a loss needs all positions at once
@@ -806,9 +892,9 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, 
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
+        logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, logits_to_keep, skip_logits, **kwargs)
         return Seq2SeqLMOutput(
-            loss=None if labels is None else self.token_loss(logits, labels, **kwargs),
+            loss=loss,
             logits=logits,
             cache=outputs.cache,
             decoder_hidden_states=outputs.decoder_hidden_states,
@@ -838,6 +924,7 @@ class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransf
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        skip_logits: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """(B, T) ids to logits (B, T, V).
@@ -845,6 +932,7 @@ class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransf
         Args:
             labels: (B, T), the inputs themselves: position t is compared with label t + 1. -100: no loss.
             logits_to_keep: only the last so many positions, or these positions, get logits; 0 for all.
+            skip_logits: with labels, return the loss alone, without ever holding all logits; see `logits_and_loss`.
         """
         if labels is not None:
             use_cache = False  # a loss needs all positions at once
@@ -857,13 +945,12 @@ class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransf
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
-        loss = None
-        if labels is not None:
-            next_tokens = kwargs.get("shift_labels")
-            if next_tokens is None:
-                next_tokens = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-            loss = self.token_loss(logits, next_tokens, **kwargs)
+        next_tokens = kwargs.get("shift_labels")
+        if labels is not None and next_tokens is None:
+            next_tokens = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+        logits, loss = self.logits_and_loss(
+            outputs.last_hidden_state, next_tokens, logits_to_keep, skip_logits, **kwargs
+        )
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -886,13 +973,14 @@ class VanillaTransformerForMaskedLM(VanillaTransformerLMHeadModel):
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
+        skip_logits: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
         """(B, T) ids to logits (B, T, V); `labels` (B, T) hold the token at masked positions and -100 elsewhere."""
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
-        logits = self.lm_head(outputs.last_hidden_state)
+        logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, skip_logits=skip_logits, **kwargs)
         return MaskedLMOutput(
-            loss=None if labels is None else self.token_loss(logits, labels, **kwargs),
+            loss=loss,
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,

@@ -1,0 +1,126 @@
+"""From lines of text to lines of text: batches by length, order kept, as much as there is."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+__all__ = ["TARGET_TOKENIZER", "Hypothesis", "Translator"]
+
+TARGET_TOKENIZER = "target_tokenizer"
+"""Folder inside a model folder that holds the target side's tokenizer, where vocabularies are separate."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output: its text, and where beams were used its score (log-probability under the length penalty)."""
+
+    text: str
+    score: float | None
+
+
+class Translator:
+    """Generates a target text for each source text with an encoder-decoder model.
+
+    Args:
+        model: any sequence-to-sequence model of transformers, in evaluation mode.
+        tokenizer: of the source, and of the target where `target_tokenizer` is None.
+        target_tokenizer: of the target, where vocabularies are separate.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        target_tokenizer: PreTrainedTokenizerBase | None = None,
+    ):
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
+
+    @classmethod
+    def from_pretrained(cls, model: str | Path, **model_options: Any) -> "Translator":
+        """Load a run's folder or a Hub id.
+
+        Raises:
+            FileNotFoundError: for a path that looks local and is not there, or holds no model.
+        """
+        folder = Path(model)
+        if str(model).startswith((".", "/", "~")) or folder.exists():
+            folder = folder.expanduser()
+            if not (folder / "config.json").is_file():
+                kind = "is not there" if not folder.exists() else "holds no config.json"
+                raise FileNotFoundError(f"{model} {kind}; give the folder of a finished run or saved model.")
+            model = folder
+        separate = folder / TARGET_TOKENIZER
+        return cls(
+            AutoModelForSeq2SeqLM.from_pretrained(model, **model_options),
+            AutoTokenizer.from_pretrained(model),
+            AutoTokenizer.from_pretrained(separate) if separate.is_dir() else None,
+        )
+
+    def translate(
+        self,
+        texts: Iterable[str],
+        *,
+        n_best: int = 1,
+        max_batch_tokens: int = 4096,
+        read_ahead: int = 1024,
+        **generate_options: Any,
+    ) -> Iterator[list[Hypothesis]]:
+        """Yield the best outputs of every text, in the order of the texts.
+
+        Args:
+            texts: read as they are needed, `read_ahead` at a time. An empty text gives empty output.
+            n_best: how many outputs of each.
+            max_batch_tokens: texts of like length go together, as many as fit padded.
+            read_ahead: texts among which batches are formed; 1 answers each text at once.
+            generate_options: of `generate()`, such as `num_beams`.
+
+        Raises:
+            ValueError: where more outputs are asked for than there are beams, or a text is longer than the model's
+                learned positions.
+        """
+        beams = generate_options.get("num_beams") or self.model.generation_config.num_beams or 1
+        if n_best > beams and not generate_options.get("do_sample"):
+            raise ValueError(f"{n_best} outputs of each text need at least as many beams, not {beams}.")
+        texts = iter(texts)
+        while pool := list(islice(texts, read_ahead)):
+            encoded = [self.tokenizer(text)["input_ids"] if text.strip() else [] for text in pool]
+            results: list[list[Hypothesis]] = [[Hypothesis("", None)] * n_best for _ in pool]
+            for batch in _batches_by_length(encoded, max_batch_tokens):
+                outputs = self._generate([encoded[i] for i in batch], n_best, generate_options)
+                for index, hypotheses in zip(batch, outputs, strict=True):
+                    results[index] = hypotheses
+            yield from results
+
+    @torch.inference_mode()
+    def _generate(self, rows: list[list[int]], n_best: int, options: dict[str, Any]) -> list[list[Hypothesis]]:
+        inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
+        output = self.model.generate(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            num_return_sequences=n_best,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **options,
+        )
+        texts = self.target_tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
+        scores = getattr(output, "sequences_scores", None)
+        values = [None] * len(texts) if scores is None else scores.tolist()
+        hypotheses = [Hypothesis(text, score) for text, score in zip(texts, values, strict=True)]
+        return [hypotheses[i : i + n_best] for i in range(0, len(hypotheses), n_best)]
+
+
+def _batches_by_length(rows: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
+    """Indices of non-empty rows, longest first, in batches whose padded size stays within `max_tokens`."""
+    order = sorted((i for i in range(len(rows)) if rows[i]), key=lambda i: -len(rows[i]))
+    start = 0
+    while start < len(order):
+        size = max(1, max_tokens // len(rows[order[start]]))
+        yield order[start : start + size]
+        start += size

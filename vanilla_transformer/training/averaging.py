@@ -1,0 +1,99 @@
+"""Checkpoint averaging (section 6.1): the mean of the weights of several checkpoints of one run."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+__all__ = ["average_checkpoints", "average_weights", "find_checkpoints"]
+
+WEIGHTS = "model.safetensors"
+
+
+def find_checkpoints(run: str | Path) -> list[Path]:
+    """The `checkpoint-N` folders of a run that hold weights, in order of N."""
+    found = [folder for folder in Path(run).glob("checkpoint-*") if folder.name.rpartition("-")[2].isdigit()]
+    return sorted((f for f in found if _weight_files(f)), key=lambda f: int(f.name.rpartition("-")[2]))
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / f"{WEIGHTS}.index.json"
+    if index.is_file():
+        return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
+
+
+def average_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
+    """Mean of every weight over the checkpoints, summed in float64; weights that are no floats are the last one's.
+
+    Raises:
+        ValueError: without checkpoints, or where their weights differ in name or shape; it names both folders.
+        FileNotFoundError: for a folder without safetensors weights.
+    """
+    if not folders:
+        raise ValueError("there are no checkpoints to average.")
+    total: dict[str, torch.Tensor] = {}
+    dtypes: dict[str, torch.dtype] = {}
+    for position, folder in enumerate(map(Path, folders)):
+        files = _weight_files(folder)
+        if not files:
+            raise FileNotFoundError(f"{folder} holds no {WEIGHTS}; give folders saved by a run or save_pretrained.")
+        seen = set()
+        for file in files:
+            with safe_open(str(file), framework="pt") as weights:
+                for name in weights.keys():  # noqa: SIM118 - not a dict
+                    tensor = weights.get_tensor(name)
+                    seen.add(name)
+                    dtypes[name] = tensor.dtype
+                    if position and (name not in total or total[name].shape != tensor.shape):
+                        raise ValueError(
+                            f"{folder} does not fit {folders[0]}: weight {name} is not the same in both, so they are "
+                            "not checkpoints of one model."
+                        )
+                    if not tensor.is_floating_point():
+                        total[name] = tensor
+                    elif position:
+                        total[name] += tensor
+                    else:
+                        total[name] = tensor.double()
+        if missing := total.keys() - seen:
+            raise ValueError(f"{folder} does not fit {folders[0]}: it lacks the weight {min(missing)}.")
+    count = len(folders)
+    return {
+        name: (tensor / count).to(dtypes[name]) if tensor.is_floating_point() else tensor
+        for name, tensor in total.items()
+    }
+
+
+def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Path:
+    """Write a model folder with the mean weights and the last checkpoint's configuration and tokenizer files.
+
+    The folder appears whole or not at all.
+
+    Raises:
+        ValueError, FileNotFoundError: as [`average_weights`].
+        FileExistsError: where `output` already holds a model.
+    """
+    output = Path(output)
+    if output.exists() and any(output.iterdir()):
+        raise FileExistsError(f"{output} is not empty; name another folder for the averaged model.")
+    weights = average_weights(folders)
+    partial = output.with_name(output.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    last = Path(folders[-1])
+    for name in ("config.json", "generation_config.json"):
+        if (last / name).is_file():
+            shutil.copy2(last / name, partial / name)
+    for file in last.glob("*token*"):
+        if file.is_file():
+            shutil.copy2(file, partial / file.name)
+    save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
+    if output.exists():
+        output.rmdir()
+    partial.rename(output)
+    return output

@@ -1,0 +1,378 @@
+"""A recipe: one YAML file that describes a run from data to model card.
+
+    task: seq2seq
+    output_dir: runs/my-translator
+    data:
+      source_language: en
+      target_language: de
+      train: {source: train.en, target: train.de}
+      validation: {source: val.en, target: val.de}
+    model: {preset: transformer-tiny, dropout: 0.3}
+    training: {max_steps: 4000}
+
+Every field can be overridden by `name=value` on the command line, with dots between the parts of a name.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import yaml
+from transformers import GenerationConfig, Seq2SeqTrainingArguments
+
+from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.data.sources import ParallelData
+
+__all__ = [
+    "AveragingSection",
+    "BatchSection",
+    "CardSection",
+    "DataSection",
+    "EvaluationSection",
+    "Recipe",
+    "RecipeError",
+    "TokenizerSection",
+]
+
+TASKS = ("seq2seq",)
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be run, in one sentence that names the field and the remedy."""
+
+
+@dataclass
+class TokenizerSection:
+    """The tokenizer, trained on the run's own training text.
+
+    Attributes:
+        vocab_size: exact number of entries, special tokens included; of each side where they are separate.
+        shared: one vocabulary for both sides (section 5.1), or one each.
+        min_frequency: pairs of symbols seen less often are not merged.
+        lowercase: lower the case of all text.
+        path: a folder or Hub id of a ready tokenizer instead.
+    """
+
+    vocab_size: int = 10000
+    shared: bool = True
+    min_frequency: int = 2
+    lowercase: bool = False
+    path: str | None = None
+
+
+@dataclass
+class DataSection:
+    """Where the text comes from; the fields of `ParallelData` describe each part.
+
+    Attributes:
+        train, validation: parallel text.
+        test: named test sets, scored at the end.
+        source_language, target_language: codes such as `en`; keys of JSON lines and columns of Parquet, and for the card.
+        max_source_length, max_target_length: longer pairs, in tokens with special tokens, are dropped and reported.
+        license: of the data, for the model card.
+    """
+
+    train: dict[str, Any] = field(default_factory=dict)
+    validation: dict[str, Any] = field(default_factory=dict)
+    test: dict[str, dict[str, Any]] = field(default_factory=dict)
+    source_language: str | None = None
+    target_language: str | None = None
+    max_source_length: int = 256
+    max_target_length: int = 256
+    license: str | None = None
+
+
+@dataclass
+class BatchSection:
+    """Batches by token budget.
+
+    Attributes:
+        max_tokens: sentences times the longest source or target of a batch stay within it (fairseq's `--max-tokens`).
+        max_sentences: and the number of pairs within this.
+    """
+
+    max_tokens: int = 4096
+    max_sentences: int | None = None
+
+
+@dataclass
+class AveragingSection:
+    """The mean of the last checkpoints (section 6.1).
+
+    Attributes:
+        last: how many; 0 or 1 for none.
+    """
+
+    last: int = 5
+
+
+@dataclass
+class EvaluationSection:
+    """Evaluation during training, on generated text; `training.eval_strategy` and `eval_steps` say how often.
+
+    Attributes:
+        sentences: on the first so many validation pairs; None for all.
+        num_beams: beams during training; the final scores use `generation`.
+        tokenize: sacrebleu's tokenizer; "none" where the text is tokenised already.
+    """
+
+    sentences: int | None = None
+    num_beams: int = 1
+    tokenize: str = "13a"
+
+
+@dataclass
+class CardSection:
+    """What the model card says beyond what the run knows.
+
+    Attributes:
+        title, description: of the model.
+        license: of the weights, an identifier such as `apache-2.0`.
+    """
+
+    title: str | None = None
+    description: str | None = None
+    license: str | None = None
+
+
+# the training settings of section 5.3 and what every run of this package needs; a recipe can override each
+TRAINING_DEFAULTS: dict[str, Any] = {
+    "optim": "adamw_torch_fused",
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.98,
+    "adam_epsilon": 1e-9,
+    "weight_decay": 0.0,
+    "learning_rate": "noam",
+    "lr_scheduler_type": "inverse_sqrt",
+    "warmup_steps": 4000,
+    "max_grad_norm": 0.0,
+    "num_train_epochs": 20,
+    "per_device_eval_batch_size": 64,
+    "logging_steps": 50,
+    "report_to": "none",
+    "save_strategy": "epoch",
+    "eval_strategy": "epoch",
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "bleu",
+    "greater_is_better": True,
+    "predict_with_generate": True,
+}
+
+# fields of TrainingArguments that the recipe sets elsewhere
+SET_ELSEWHERE = {
+    "output_dir": "output_dir",
+    "seed": "seed",
+    "label_smoothing_factor": "model.label_smoothing",
+    "per_device_train_batch_size": "batches.max_tokens",
+    "generation_num_beams": "evaluation.num_beams",
+    "generation_max_length": "generation.max_length",
+}
+
+GENERATION_DEFAULTS: dict[str, Any] = {"num_beams": 4, "length_penalty": 0.6, "max_length_over_source": 50}
+
+
+@dataclass
+class Recipe:
+    """A run. Each section is documented in its own class.
+
+    Attributes:
+        task: "seq2seq".
+        output_dir: the folder of the run.
+        seed: of initialisation, dropout and batches.
+        max_minutes: training stops after so many minutes, over all sittings; None for no limit.
+        model: `preset` and any field of `VanillaTransformerConfig`; vocabulary and token ids follow the tokenizer, and
+            label smoothing is 0.1 (section 5.4) where nothing else is said.
+        training: fields of `transformers.Seq2SeqTrainingArguments`; `learning_rate: noam` stands for the paper's peak
+            `hidden_size^-0.5 * warmup_steps^-0.5`.
+        generation: fields of `transformers.GenerationConfig`, and `max_length_over_source`.
+    """
+
+    output_dir: str
+    task: str = "seq2seq"
+    seed: int = 1
+    max_minutes: float | None = None
+    data: DataSection = field(default_factory=DataSection)
+    tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
+    model: dict[str, Any] = field(default_factory=dict)
+    batches: BatchSection = field(default_factory=BatchSection)
+    training: dict[str, Any] = field(default_factory=dict)
+    averaging: AveragingSection = field(default_factory=AveragingSection)
+    evaluation: EvaluationSection = field(default_factory=EvaluationSection)
+    generation: dict[str, Any] = field(default_factory=dict)
+    card: CardSection = field(default_factory=CardSection)
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Iterable[str] = ()) -> "Recipe":
+        """Read a recipe file and apply `name=value` overrides.
+
+        Raises:
+            RecipeError: for a file that is missing or no YAML mapping, an unknown field (naming the nearest one), or a
+                value of the wrong type.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise RecipeError(f"there is no recipe {path}; recipes of the project are in scripts/recipes.")
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            where = getattr(error, "problem_mark", None)
+            line = f" at line {where.line + 1}" if where else ""
+            raise RecipeError(
+                f"{path} is not valid YAML{line}: {getattr(error, 'problem', None) or error}."
+            ) from error
+        if not isinstance(values, dict):
+            raise RecipeError(f"{path} holds no recipe: it must be a mapping of fields to values.")
+        for override in overrides:
+            _override(values, override)
+        return cls.from_dict(values)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
+        """Build and check a recipe.
+
+        Raises:
+            RecipeError: as for [`Recipe.load`].
+        """
+        recipe = _build(cls, values, prefix="")
+        recipe.check()
+        return recipe
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they stand in a file."""
+        return dataclasses.asdict(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the recipe, with all defaults, as YAML."""
+        text = yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=119)
+        Path(path).write_text(text, encoding="utf-8")
+
+    def check(self) -> None:
+        """Refuse what cannot be run.
+
+        Raises:
+            RecipeError: in one sentence.
+        """
+        if self.task not in TASKS:
+            raise RecipeError(f"task: {self.task!r} is unknown; {_suggest(self.task, TASKS)}")
+        config_fields = {f.name for f in dataclasses.fields(VanillaTransformerConfig)}
+        _known(self.model, config_fields | set(VanillaTransformerConfig.attribute_map) | {"preset"}, "model")
+        training_fields = {f.name for f in dataclasses.fields(Seq2SeqTrainingArguments)}
+        for name in self.training:
+            if name in SET_ELSEWHERE:
+                raise RecipeError(f"training.{name} is set by {SET_ELSEWHERE[name]} in a recipe; set it there.")
+        _known(self.training, training_fields - set(SET_ELSEWHERE), "training")
+        _known(self.generation, set(GenerationConfig().to_dict()) | {"max_length_over_source"}, "generation")
+        data_fields = {f.name for f in dataclasses.fields(ParallelData)}
+        for name, part in self.data_parts().items():
+            _known(part, data_fields, name)
+        for name in ("train", "validation"):
+            if not getattr(self.data, name):
+                raise RecipeError(f"data.{name} is missing: give source and target files, or a path.")
+        positive = {
+            "batches.max_tokens": self.batches.max_tokens,
+            "tokenizer.vocab_size": self.tokenizer.vocab_size,
+        }
+        for name, value in positive.items():
+            if value < 1:
+                raise RecipeError(f"{name}={value} must be at least 1.")
+
+    def data_parts(self) -> dict[str, dict[str, Any]]:
+        """All data descriptions by their place in the recipe."""
+        return {
+            "data.train": self.data.train,
+            "data.validation": self.data.validation,
+            **{f"data.test.{name}": part for name, part in self.data.test.items()},
+        }
+
+    def parallel_data(self, part: Mapping[str, Any]) -> ParallelData:
+        """The description of one part, with the languages of the data section.
+
+        Raises:
+            RecipeError: where the description contradicts itself.
+        """
+        languages = {
+            "source_language": self.data.source_language,
+            "target_language": self.data.target_language,
+        }
+        try:
+            return ParallelData(**{**languages, **part})
+        except ValueError as error:
+            raise RecipeError(f"data: {error}") from error
+
+
+def _suggest(name: str, choices: Iterable[str]) -> str:
+    choices = sorted(choices)
+    near = difflib.get_close_matches(name, choices, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"the choices are {', '.join(choices)}."
+
+
+def _known(given: Mapping[str, Any], choices: set[str], section: str) -> None:
+    if not isinstance(given, Mapping):
+        raise RecipeError(f"{section} must be a mapping of fields to values, not {given!r}.")
+    for name in given:
+        if name not in choices:
+            raise RecipeError(f"unknown field {section}.{name}; {_suggest(str(name), choices)}")
+
+
+def _build(section: type, values: Any, prefix: str) -> Any:
+    """A section from plain values, checked field by field."""
+    fields = {f.name: f for f in dataclasses.fields(section)}
+    if not isinstance(values, Mapping):
+        raise RecipeError(f"{prefix.rstrip('.')} must be a mapping of fields to values, not {values!r}.")
+    hints = get_type_hints(section)
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in fields:
+            raise RecipeError(f"unknown field {prefix}{name}; {_suggest(str(name), fields)}")
+        hint = hints[name]
+        if dataclasses.is_dataclass(hint):
+            given[name] = _build(hint, {} if value is None else value, f"{prefix}{name}.")
+        else:
+            given[name] = _typed(value, hint, f"{prefix}{name}")
+    missing = [
+        name
+        for name, f in fields.items()
+        if name not in given and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise RecipeError(f"{prefix}{missing[0]} is missing in the recipe.")
+    return section(**given)
+
+
+def _typed(value: Any, hint: Any, name: str) -> Any:
+    """The value, where it is of the field's type; whole numbers pass as floats."""
+    allowed = tuple(getattr(option, "__origin__", option) for option in (get_args(hint) or (hint,)))
+    if getattr(hint, "__origin__", None) is dict:
+        allowed = (dict,)
+    if float in allowed and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    wrong_bool = isinstance(value, bool) and bool not in allowed
+    if wrong_bool or not isinstance(value, allowed):
+        names = " or ".join("nothing" if option is type(None) else option.__name__ for option in allowed)
+        raise RecipeError(f"{name}={value!r} is of the wrong type: it must be {names}.")
+    return value
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    name, separator, text = override.partition("=")
+    if not separator or not name:
+        raise RecipeError(f"{override!r} is no override: write name=value, such as training.max_steps=1000.")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"the value of {override!r} is not valid YAML.") from error
+    if isinstance(value, str):
+        # YAML reads 5e-3 as text
+        try:
+            value = float(value)
+        except ValueError:
+            pass
+    *sections, last = name.split(".")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise RecipeError(f"{name} cannot be set: {section} is a value, not a section.")
+    values[last] = value

@@ -1,0 +1,360 @@
+"""A run from recipe to finished folder: data, tokenizer, training, averaging, scores, curves, card."""
+
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainingArguments,
+    set_seed,
+)
+from transformers.trainer_utils import get_last_checkpoint
+
+from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.data.batching import TokenBudgetBatchSampler
+from vanilla_transformer.data.preparation import iterate_texts, pair_lengths, tokenize_pairs
+from vanilla_transformer.data.report import DataReport
+from vanilla_transformer.data.sources import load_parallel
+from vanilla_transformer.generation.translate import TARGET_TOKENIZER, Translator
+from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.training.averaging import average_weights, find_checkpoints
+from vanilla_transformer.training.metrics import GenerationMetrics, TextScores, score_texts
+from vanilla_transformer.training.model_card import write_model_card
+from vanilla_transformer.training.plots import plot_curves
+from vanilla_transformer.training.recipe import GENERATION_DEFAULTS, TRAINING_DEFAULTS, Recipe, RecipeError
+from vanilla_transformer.training.schedules import noam_peak
+from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TimeLimit, TokenProgress
+
+__all__ = ["RunResult", "run_recipe"]
+
+METRICS, RECIPE, CURVES = "metrics.json", "recipe.yaml", "curves.png"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run: its folder, and what `metrics.json` holds."""
+
+    folder: Path
+    metrics: dict[str, Any]
+
+
+@dataclass
+class _Tokenizers:
+    source: PreTrainedTokenizerBase
+    target: PreTrainedTokenizerBase
+
+    @property
+    def separate(self) -> bool:
+        return self.target is not self.source
+
+    def save(self, folder: Path) -> None:
+        self.source.save_pretrained(folder)
+        if self.separate:
+            self.target.save_pretrained(folder / TARGET_TOKENIZER)
+
+
+def run_recipe(
+    recipe: Recipe, *, resume: bool = False, overwrite: bool = False, say: Callable[[str], None] = print
+) -> RunResult:
+    """Train, score and save what a recipe describes.
+
+    Args:
+        recipe: the run.
+        resume: go on from the last checkpoint in the output folder.
+        overwrite: delete what stands in the output folder.
+        say: receives lines of progress for people.
+
+    Raises:
+        RecipeError: for a recipe that cannot be run as it stands, and for an output folder that holds something, unless
+            `resume` or `overwrite` says what to do with it.
+        FileNotFoundError, ValueError: for data that cannot be read; see `load_parallel`.
+    """
+    folder = Path(recipe.output_dir)
+    checkpoint = _prepare_folder(folder, resume=resume, overwrite=overwrite)
+    set_seed(recipe.seed)
+
+    parts = {name: load_parallel(recipe.parallel_data(part)) for name, part in recipe.data_parts().items()}
+    recipe.save(folder / RECIPE)
+    tokenizers = _tokenizers(recipe, parts["data.train"][0], folder if checkpoint else None)
+    tokenizers.save(folder)
+    train, train_report = _tokenized(recipe, *parts["data.train"], tokenizers)
+    validation, validation_report = _tokenized(recipe, *parts["data.validation"], tokenizers)
+    reports = {"train": train_report, "validation": validation_report}
+    for report in reports.values():
+        say(str(report))
+
+    lengths = pair_lengths(train)
+    sampler = TokenBudgetBatchSampler(
+        lengths, recipe.batches.max_tokens, max_sentences=recipe.batches.max_sentences, seed=recipe.seed
+    )
+    say(
+        f"{len(sampler)} batches an epoch of at most {recipe.batches.max_tokens} tokens a side, "
+        f"{100 * sampler.padding_share():.1f} % padding"
+    )
+    model = _model(recipe, tokenizers)
+    say(f"{model.config.num_parameters():,} parameters, {model.config.architecture}")
+    arguments = _training_arguments(recipe, model.config)
+    trainer = Seq2SeqTokenTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=train.select_columns(["input_ids", "labels"]),
+        eval_dataset=_for_evaluation(validation, recipe.evaluation.sentences),
+        data_collator=DataCollatorForSeq2Seq(tokenizers.source, model=model),
+        compute_metrics=GenerationMetrics(
+            tokenizers.target,
+            min(len(validation), recipe.evaluation.sentences or len(validation)),
+            recipe.evaluation.tokenize,
+        ),
+        batch_sampler=sampler,
+        callbacks=[TokenProgress()],
+    )
+    if recipe.max_minutes is not None:
+        trainer.add_callback(TimeLimit(trainer, recipe.max_minutes))
+    _train(trainer, checkpoint, folder)
+
+    metrics: dict[str, Any] = {
+        "training": _training_facts(trainer, recipe, train),
+        "data": {name: report.to_dict() for name, report in reports.items()},
+        "hardware": _hardware(),
+    }
+    metrics["model"] = _choose_weights(recipe, trainer, folder, tokenizers, parts["data.validation"][0], say)
+    translator = Translator(model, tokenizers.source, tokenizers.target)
+    metrics["test"] = {}
+    for name in recipe.data.test:
+        dataset, report = parts[f"data.test.{name}"]
+        metrics["data"][name] = report.to_dict()
+        metrics["test"][name] = _score(translator, dataset, recipe, say, name)
+
+    if trainer.is_world_process_zero():
+        _finish(recipe, trainer, folder, metrics, say)
+    return RunResult(folder, metrics)
+
+
+def _prepare_folder(folder: Path, *, resume: bool, overwrite: bool) -> str | None:
+    """Make the folder, and find the checkpoint to go on from."""
+    occupied = folder.is_dir() and any(folder.iterdir())
+    if folder.exists() and not folder.is_dir():
+        raise RecipeError(f"output_dir {folder} is a file; name a folder.")
+    if occupied and overwrite:
+        if not (folder / RECIPE).is_file():
+            raise RecipeError(
+                f"output_dir {folder} holds files but no run, so it is not overwritten; name another folder."
+            )
+        shutil.rmtree(folder)
+    elif occupied and not resume:
+        raise RecipeError(
+            f"output_dir {folder} is not empty; give --resume to go on with the run in it, --overwrite to start it "
+            "again, or output_dir=... for another folder."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint = get_last_checkpoint(str(folder)) if resume else None
+    if resume and occupied and checkpoint is None and not (folder / RECIPE).is_file():
+        raise RecipeError(f"output_dir {folder} holds no run to go on with; name its folder, or leave out --resume.")
+    return checkpoint
+
+
+def _tokenizers(recipe: Recipe, train: Dataset, ready: Path | None) -> _Tokenizers:
+    """Trained on the training text, loaded by the recipe's path, or of the run that is continued."""
+    section = recipe.tokenizer
+    if ready is not None or section.path is not None:
+        folder = ready or Path(section.path or "")
+        source = AutoTokenizer.from_pretrained(folder)
+        separate = folder / TARGET_TOKENIZER
+        return _Tokenizers(source, AutoTokenizer.from_pretrained(separate) if separate.is_dir() else source)
+
+    def trained(*columns: str) -> PreTrainedTokenizerBase:
+        return train_tokenizer(
+            iterate_texts(train, *columns),
+            section.vocab_size,
+            min_frequency=section.min_frequency,
+            lowercase=section.lowercase,
+        )
+
+    if section.shared:
+        tokenizer = trained("source", "target")
+        return _Tokenizers(tokenizer, tokenizer)
+    return _Tokenizers(trained("source"), trained("target"))
+
+
+def _tokenized(
+    recipe: Recipe, dataset: Dataset, report: DataReport, tokenizers: _Tokenizers
+) -> tuple[Dataset, DataReport]:
+    encoded = tokenize_pairs(
+        dataset,
+        tokenizers.source,
+        tokenizers.target if tokenizers.separate else None,
+        max_source_length=recipe.data.max_source_length,
+        max_target_length=recipe.data.max_target_length,
+        report=report,
+    )
+    return encoded, report
+
+
+def _for_evaluation(dataset: Dataset, sentences: int | None) -> Dataset:
+    """The first pairs, sorted by length so that the batches of the evaluation hold little padding."""
+    if sentences is not None:
+        dataset = dataset.select(range(min(sentences, len(dataset))))
+    order = sorted(range(len(dataset)), key=pair_lengths(dataset).sum(axis=1).tolist().__getitem__, reverse=True)
+    return dataset.select(order).select_columns(["input_ids", "labels"])
+
+
+def _model(recipe: Recipe, tokenizers: _Tokenizers) -> VanillaTransformerForConditionalGeneration:
+    fields = {"label_smoothing": 0.1, **recipe.model}
+    preset = fields.pop("preset", "transformer-base")
+    source, target = tokenizers.source, tokenizers.target
+    fields.setdefault("vocab_size", len(source))
+    if tokenizers.separate:
+        fields.setdefault("target_vocab_size", len(target))
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
+        fields.setdefault(name, getattr(target, name))
+    config = VanillaTransformerConfig.from_preset(preset, **fields)
+    if config.architecture != "encoder-decoder":
+        raise RecipeError(f"task seq2seq needs model.architecture=encoder-decoder, not {config.architecture}.")
+    for side, tokenizer, size in (
+        ("vocab_size", source, config.vocab_size),
+        ("target_vocab_size", target, config.output_vocab_size),
+    ):
+        if len(tokenizer) > size:
+            raise RecipeError(
+                f"the tokenizer has {len(tokenizer)} tokens but model.{side} is {size}, so some tokens have no "
+                "embedding; raise it, or leave it out to follow the tokenizer."
+            )
+    model = VanillaTransformerForConditionalGeneration(config)
+    for name, value in {**GENERATION_DEFAULTS, **recipe.generation}.items():
+        setattr(model.generation_config, name, value)
+    return model
+
+
+def _training_arguments(recipe: Recipe, config: VanillaTransformerConfig) -> Seq2SeqTrainingArguments:
+    fields = {**TRAINING_DEFAULTS, **recipe.training}
+    fields.setdefault("save_total_limit", max(recipe.averaging.last, 1) + 1)
+    if fields["learning_rate"] == "noam":
+        fields["learning_rate"] = noam_peak(config.hidden_size, int(fields["warmup_steps"]))
+    try:
+        return Seq2SeqTrainingArguments(
+            output_dir=recipe.output_dir,
+            seed=recipe.seed,
+            generation_num_beams=recipe.evaluation.num_beams,
+            disable_tqdm=True,  # TokenProgress draws the bar
+            **fields,
+        )
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"training: {error}") from error
+
+
+def _train(trainer: Seq2SeqTokenTrainer, checkpoint: str | None, folder: Path) -> None:
+    try:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    except KeyboardInterrupt:
+        saved = get_last_checkpoint(str(folder))
+        place = (
+            f"the checkpoint {Path(saved).name} is kept; go on with --resume"
+            if saved
+            else "no checkpoint was saved yet"
+        )
+        raise KeyboardInterrupt(f"interrupted at update {trainer.state.global_step}; {place}.") from None
+
+
+def _choose_weights(
+    recipe: Recipe,
+    trainer: Seq2SeqTokenTrainer,
+    folder: Path,
+    tokenizers: _Tokenizers,
+    validation: Dataset,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Compare the best checkpoint with the mean of the last ones on the validation text; the model keeps the better."""
+    model = trainer.model
+    translator = Translator(model, tokenizers.source, tokenizers.target)
+    facts: dict[str, Any] = {}
+    best = trainer.state.best_model_checkpoint
+    kept = "best" if best else "last"
+    scores = {kept: _score(translator, validation, recipe, say, f"validation, {kept} checkpoint")}
+    if best:
+        facts["best_checkpoint"] = Path(best).name
+    last = find_checkpoints(folder)[-recipe.averaging.last :] if recipe.averaging.last > 1 else []
+    if len(last) > 1:
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        model.load_state_dict(average_weights(last), strict=False)
+        model.tie_weights()
+        scores["average"] = _score(
+            translator, validation, recipe, say, f"validation, mean of the last {len(last)} checkpoints"
+        )
+        facts["averaged_checkpoints"] = [f.name for f in last]
+        if scores["average"]["bleu"] >= scores[kept]["bleu"]:
+            kept = "average"
+        else:
+            model.load_state_dict(before)
+    facts["weights"] = kept
+    facts["validation"] = scores
+    return facts
+
+
+def _score(
+    translator: Translator, dataset: Dataset, recipe: Recipe, say: Callable[[str], None], name: str
+) -> dict[str, Any]:
+    """Scores of generated text against the references as they stand in the files."""
+    started = time.monotonic()
+    outputs = [best[0].text for best in translator.translate(dataset["source"])]
+    seconds = time.monotonic() - started
+    references = list(dataset["target"])
+    if recipe.tokenizer.lowercase:
+        references = [reference.lower() for reference in references]
+    scores: TextScores = score_texts(outputs, references, recipe.evaluation.tokenize)
+    say(
+        f"{name}: BLEU {scores.bleu}  chrF {scores.chrf}  exact match {100 * scores.exact_match:.1f} %  "
+        f"({scores.sentences} sentences in {seconds:.0f} s)  {scores.bleu_signature}"
+    )
+    return {**scores.to_dict(), "seconds": round(seconds, 1)}
+
+
+def _training_facts(trainer: Seq2SeqTokenTrainer, recipe: Recipe, train: Dataset) -> dict[str, Any]:
+    speeds = [entry["tokens_per_second"] for entry in trainer.state.log_history if "tokens_per_second" in entry]
+    return {
+        "minutes": round(trainer.minutes, 1),
+        "updates": trainer.state.global_step,
+        "epochs": round(float(trainer.state.epoch or 0), 2),
+        "pairs": len(train),
+        "tokens_per_second": sorted(speeds)[len(speeds) // 2] if speeds else None,
+        "parameters": trainer.model.config.num_parameters(),
+        "processes": trainer.args.world_size,
+    }
+
+
+def _hardware() -> dict[str, Any]:
+    return {
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+
+
+def _finish(
+    recipe: Recipe,
+    trainer: Seq2SeqTokenTrainer,
+    folder: Path,
+    metrics: dict[str, Any],
+    say: Callable[[str], None],
+) -> None:
+    """Write what makes the folder a model that anyone can load, beside the checkpoints."""
+    trainer.model.save_pretrained(folder)
+    trainer.state.save_to_json(str(folder / "trainer_state.json"))
+    (folder / METRICS).write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if not plot_curves(trainer.state.log_history, folder / CURVES, title=folder.name):
+        say("curves.png was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings.")
+    write_model_card(folder, recipe, metrics)
+    say(f"finished: {folder}")

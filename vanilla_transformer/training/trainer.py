@@ -1,0 +1,136 @@
+"""`Seq2SeqTrainer` with batches by token budget, the paper's schedule and the speed of training in its logs."""
+
+import time
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
+from transformers import Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ProgressCallback
+
+from vanilla_transformer.data.batching import TokenBudgetBatchSampler
+from vanilla_transformer.training.schedules import inverse_sqrt_schedule
+
+__all__ = ["Seq2SeqTokenTrainer", "TimeLimit", "TokenProgress"]
+
+
+class Seq2SeqTokenTrainer(Seq2SeqTrainer):
+    """Trains on batches of a `TokenBudgetBatchSampler` instead of a fixed number of sentences.
+
+    - `lr_scheduler_type="inverse_sqrt"` is the paper's schedule, whose first update has step number 1.
+    - The loss of evaluations is without label smoothing, so that its exponential is a perplexity.
+    - Logs have `minutes` of training over all sittings and `tokens_per_second` (source and target, no padding).
+
+    Args:
+        batch_sampler: over the training data.
+    """
+
+    def __init__(self, *args: Any, batch_sampler: TokenBudgetBatchSampler | None = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.batch_sampler = batch_sampler
+        self._started: float | None = None
+        self._minutes_before = 0.0
+        self._tokens = 0
+        self._seconds_in_steps = 0.0
+
+    def get_train_dataloader(self) -> DataLoader:
+        if self.batch_sampler is None:
+            return super().get_train_dataloader()
+        loader = DataLoader(
+            self.train_dataset,
+            batch_sampler=self.batch_sampler,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+        )
+        return self.accelerator.prepare(loader)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        if self.lr_scheduler is None and self.args.lr_scheduler_type == "inverse_sqrt":
+            warmup = self.args.get_warmup_steps(num_training_steps)
+            self.lr_scheduler = inverse_sqrt_schedule(optimizer or self.optimizer, warmup)
+            self._created_lr_scheduler = True
+        return super().create_scheduler(num_training_steps, optimizer)
+
+    @property
+    def minutes(self) -> float:
+        """Minutes of training so far, evaluations and earlier sittings included."""
+        running = 0.0 if self._started is None else (time.monotonic() - self._started) / 60
+        return self._minutes_before + running
+
+    def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self._started is None:
+            self._started = time.monotonic()
+            logged = [entry["minutes"] for entry in self.state.log_history if "minutes" in entry]
+            self._minutes_before = logged[-1] if logged else 0.0
+        before = time.monotonic()
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        self._tokens += int(inputs["attention_mask"].sum()) + int((inputs["labels"] != -100).sum())
+        self._seconds_in_steps += time.monotonic() - before
+        return loss
+
+    def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if not model.training:
+            inputs = {**inputs, "label_smoothing": 0.0}
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if self._started is not None:
+            logs["minutes"] = round(self.minutes, 3)
+        if "loss" in logs and self._seconds_in_steps:
+            logs["tokens_per_second"] = round(self._tokens * self.args.world_size / self._seconds_in_steps)
+            self._tokens, self._seconds_in_steps = 0, 0.0
+        super().log(logs, *args, **kwargs)
+
+
+class TimeLimit(TrainerCallback):
+    """Ends training after so many minutes, with an evaluation and a checkpoint.
+
+    Args:
+        trainer: whose minutes count.
+        minutes: over all sittings.
+    """
+
+    def __init__(self, trainer: Seq2SeqTokenTrainer, minutes: float):
+        self.trainer = trainer
+        self.minutes = minutes
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        if self.trainer.minutes >= self.minutes:
+            control.should_evaluate = True
+            control.should_save = True
+            control.should_training_stop = True
+        return control
+
+
+class TokenProgress(ProgressCallback):
+    """transformers' progress bar with loss and tokens per second behind it, and one line for each evaluation."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not state.is_world_process_zero or self.training_bar is None or not logs:
+            return
+        if "loss" in logs:
+            shown = {
+                "loss": f"{float(logs['loss']):.3f}",
+                "lr": f"{float(logs['learning_rate']):.1e}",
+                "tok/s": f"{logs.get('tokens_per_second', 0):,}",
+            }
+            self.training_bar.set_postfix(shown)
+        elif "eval_loss" in logs:
+            names = ("eval_loss", "eval_bleu", "eval_chrf", "eval_exact_match")
+            values = "  ".join(f"{n.removeprefix('eval_')} {logs[n]:.4g}" for n in names if n in logs)
+            self.training_bar.write(
+                f"step {state.global_step:>6}  epoch {state.epoch:>5.1f}  {logs.get('minutes', 0):>5.1f} min  {values}"
+            )
