@@ -70,11 +70,11 @@ def randomise(model, seed=0, scale=0.2):
     return model
 
 
-def tiny_model(architecture="encoder-decoder", variant="paper", model_class=None, seed=0, **overrides):
+def tiny_model(architecture="encoder-decoder", variant="paper", model_class=None, seed=0, scale=0.2, **overrides):
     """A language model in eval mode with weights in general position."""
     torch.manual_seed(seed)
     model_class = model_class or LANGUAGE_MODELS[architecture]
-    return randomise(model_class(tiny_config(architecture, variant, **overrides)), seed).eval()
+    return randomise(model_class(tiny_config(architecture, variant, **overrides)), seed, scale).eval()
 
 
 def tokens(batch, length, seed=0, vocab_size=40):

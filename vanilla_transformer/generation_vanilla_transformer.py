@@ -4,10 +4,12 @@
 A checkpoint carries this file to the Hub beside the modeling file, so it imports only transformers and torch.
 """
 
+import copy
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
+from transformers.cache_utils import Cache, EncoderDecoderCache
 
 
 class SourceLengthCriteria(StoppingCriteria):
@@ -15,7 +17,7 @@ class SourceLengthCriteria(StoppingCriteria):
 
     Args:
         limits: (B,), largest number of new tokens of every source.
-        prompt_length: number of decoder tokens that were given.
+        prompt_length: number of decoder tokens that were given, the start token among them.
     """
 
     def __init__(self, limits: torch.Tensor, prompt_length: int):
@@ -28,12 +30,27 @@ class SourceLengthCriteria(StoppingCriteria):
         return input_ids.shape[1] - self.prompt_length >= limits
 
 
-class VanillaTransformerGenerationMixin(GenerationMixin):
-    """`generate()` with one more setting: `max_length_over_source`.
+class GnmtLengthPenalty(float):
+    """An alpha with which `length**alpha` is `((5 + length) / 6) ** alpha`.
 
-    With `generation_config.max_length_over_source = n`, or given to the call, no output of an encoder-decoder has more
-    tokens than its own source plus n, whatever else stands in the batch; the paper has n = 50 (section 6.1). A
-    `max_length` or `max_new_tokens` in the call replaces it.
+    transformers divides the log-probability of a hypothesis by `length**length_penalty`, and bounds what running beams
+    can still reach by the same expression; as a number that changes the expression, this penalty holds in both places.
+    """
+
+    def __rpow__(self, length: Any) -> Any:
+        return ((5 + length) / 6) ** float(self)
+
+
+class VanillaTransformerGenerationMixin(GenerationMixin):
+    """`generate()` with two more settings, each in the call or in `generation_config`, and saved with it.
+
+    `max_length_over_source = n`: no output of an encoder-decoder has more tokens than its own source plus n, whatever
+    else stands in the batch; the paper has n = 50 (section 6.1). A `max_length` or `max_new_tokens` in the call
+    replaces it.
+
+    `length_penalty_form`: what the log-probability of a hypothesis is divided by in beam search. `"power"`:
+    `length ** length_penalty`, as in transformers. `"gnmt"`: `((5 + length) / 6) ** length_penalty`, which the paper
+    uses with 0.6 (section 6.1, Wu et al. 2016, equation 14).
     """
 
     def generate(
@@ -43,33 +60,96 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         stopping_criteria: StoppingCriteriaList | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As [`transformers.GenerationMixin.generate`]; see the class for what it adds."""
-        settings = self.generation_config if generation_config is None else generation_config
-        margin = kwargs.pop("max_length_over_source", getattr(settings, "max_length_over_source", None))
-        caller_sets_length = any(kwargs.get(name) is not None for name in ("max_length", "max_new_tokens"))
-        if margin is not None and self.config.is_encoder_decoder and not caller_sets_length:
-            limits = self._source_lengths(inputs, kwargs) + margin
-            prompt = kwargs.get("decoder_input_ids")
-            prompt_length = 1 if prompt is None else prompt.shape[1]
+        """As [`transformers.GenerationMixin.generate`]; see the class for what it adds.
+
+        Without an `attention_mask`, padding in the source of an encoder-decoder is masked, as transformers does for
+        decoder-only models.
+
+        Raises:
+            ValueError: for a setting that this model or these inputs cannot have.
+        """
+        in_call = {name: kwargs.pop(name, None) for name in ("max_length_over_source", "length_penalty_form")}
+
+        def setting(name: str) -> Any:
+            in_configs = [getattr(config, name, None) for config in (generation_config, self.generation_config)]
+            return next((v for v in (in_call.get(name), kwargs.get(name), *in_configs) if v is not None), None)
+
+        if self.config.is_encoder_decoder and kwargs.get("attention_mask") is None:
+            kwargs["attention_mask"] = self._mask_of_padding(
+                kwargs.get("input_ids") if inputs is None else inputs, setting("pad_token_id"), setting("eos_token_id")
+            )
+        changes: dict[str, Any] = {}
+        form = setting("length_penalty_form")
+        if form == "gnmt":
+            penalty = setting("length_penalty")
+            changes["length_penalty"] = GnmtLengthPenalty(1.0 if penalty is None else penalty)
+        elif form not in (None, "power"):
+            raise ValueError(f"length_penalty_form={form!r} is neither 'power' nor 'gnmt'.")
+        margin = setting("max_length_over_source")
+        caller_sets_length = any(
+            kwargs.get(name) is not None or getattr(generation_config, name, None) is not None
+            for name in ("max_length", "max_new_tokens")
+        )
+        if margin is not None and not self.config.is_encoder_decoder:
+            raise ValueError("max_length_over_source needs a source; set max_new_tokens for a decoder-only model.")
+        if margin is not None and not caller_sets_length:
+            limits = (self._source_lengths(inputs, kwargs) + margin).clamp(min=1)
+            start = setting("decoder_start_token_id")
+            start = setting("bos_token_id") if start is None else start
+            prompt_length, prompt = 1, kwargs.get("decoder_input_ids")
+            if prompt is not None:
+                # generate() puts the start token before prompts that lack it
+                start = torch.as_tensor(start, device=prompt.device)
+                prompt_length = prompt.shape[1] + int((prompt[:, 0] != start).all())
             criteria = SourceLengthCriteria(limits, prompt_length)
             stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), criteria])
-            kwargs["max_new_tokens"] = int(limits.max())
+            changes |= {"max_length": prompt_length + int(limits.max()), "max_new_tokens": None}
+        if generation_config is None:
+            kwargs |= changes
+        else:
+            generation_config = copy.deepcopy(generation_config)
+            generation_config.update(**changes)
         return super().generate(inputs, generation_config, stopping_criteria=stopping_criteria, **kwargs)
+
+    @staticmethod
+    def _mask_of_padding(tokens: torch.Tensor | None, pad: int | None, eos: int | list[int] | None) -> Any:
+        """(B, S), 0 at padding; `None` where there is none, or where it could be the end of the text."""
+        if tokens is None or tokens.dim() != 2 or pad is None or pad in (eos if isinstance(eos, list) else [eos]):
+            return None
+        mask = tokens != pad
+        return None if mask.all() else mask.long()
 
     def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
         """(B,), number of source tokens without padding."""
-        mask = kwargs.get("attention_mask")
-        if mask is not None:
+        if (mask := kwargs.get("attention_mask")) is not None:
             return mask.sum(-1)
-        tokens = kwargs.get("input_ids") if inputs is None else inputs
-        if tokens is not None:
-            pad = self.generation_config.pad_token_id
-            # generate() infers the same mask where padding is present
-            return (tokens != pad).sum(-1) if pad is not None else torch.full((len(tokens),), tokens.shape[1])
-        states = kwargs.get("inputs_embeds")
-        if states is None:
-            states = kwargs["encoder_outputs"][0]
-        return torch.full((states.shape[0],), states.shape[1], device=states.device)
+        source = kwargs.get("input_ids") if inputs is None else inputs
+        if source is None:
+            source = kwargs.get("inputs_embeds")
+        if source is None:
+            source = kwargs["encoder_outputs"][0]
+        return torch.full((source.shape[0],), source.shape[1], device=source.device)
+
+    def _prepare_decoder_input_ids_for_generation(
+        self, batch_size: int, model_input_name: str, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """As in transformers; and where prompts are padded, their positions follow the mask with every kind of cache.
+
+        transformers does so for decoder-only models. Static caches get a ready 4D mask, which no longer tells.
+        """
+        ids, model_kwargs = super()._prepare_decoder_input_ids_for_generation(
+            batch_size, model_input_name, model_kwargs, *args, **kwargs
+        )
+        mask = model_kwargs.get("decoder_attention_mask")
+        if mask is not None and model_kwargs.get("decoder_position_ids") is None:
+            model_kwargs["decoder_position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)
+        return ids, model_kwargs
+
+    def _reorder_cache(self, cache: Cache, beam_idx: torch.Tensor) -> Cache:
+        """Rows of the chosen beams; beams of one source have equal cross-attention keys and values, so those stay."""
+        own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        own.reorder_cache(beam_idx)
+        return cache
 
 
-__all__ = ["SourceLengthCriteria", "VanillaTransformerGenerationMixin"]
+__all__ = ["GnmtLengthPenalty", "SourceLengthCriteria", "VanillaTransformerGenerationMixin"]

@@ -780,6 +780,9 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
+        if self.can_generate():
+            # from a file marked as derived from the model config, settings that transformers does not know are dropped
+            self.generation_config._from_model_config = False
         self.lm_head = nn.Linear(config.hidden_size, config.output_vocab_size, bias=False)
         side = "encoder" if config.architecture == "encoder-only" or self._shares_one_vocabulary else "decoder"
         self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
