@@ -190,7 +190,11 @@ def test_save_and_load(tmp_path, architecture, variant):
         for name in config.to_dict():
             if name not in ("transformers_version", "_name_or_path"):
                 assert getattr(loaded, name) == getattr(config, name), name
-    for twin in (copy.deepcopy(config), pickle.loads(pickle.dumps(config)), VanillaTransformerConfig(**config.to_dict())):
+    for twin in (
+        copy.deepcopy(config),
+        pickle.loads(pickle.dumps(config)),
+        VanillaTransformerConfig(**config.to_dict()),
+    ):
         assert twin.to_dict() == config.to_dict()
 
 

@@ -154,7 +154,13 @@ def test_br24_start_token_in_training_and_generation(tmp_path):
 def test_br19_beams_are_reordered_with_and_without_cache(architecture, variant):
     model = restless(architecture, variant, vocab_size=12)
     ids = tokens(3, 5, vocab_size=12)
-    settings = {"no_repeat_ngram_size": 0, "num_beams": 4, "num_return_sequences": 4, "return_dict_in_generate": True, "output_scores": True}
+    settings = {
+        "no_repeat_ngram_size": 0,
+        "num_beams": 4,
+        "num_return_sequences": 4,
+        "return_dict_in_generate": True,
+        "output_scores": True,
+    }
     cached, uncached = (generate(model, ids, use_cache=use, **settings) for use in (True, False))
     assert cached.sequences.tolist() == uncached.sequences.tolist()
     torch.testing.assert_close(cached.sequences_scores, uncached.sequences_scores, rtol=0, atol=1e-4)
@@ -217,7 +223,9 @@ def test_br19_beams_of_full_width_are_exhaustive_search(architecture, settings, 
     start = 1 if model.config.is_encoder_decoder else ids.shape[1]
     found = [tuple(row[: row.index(EOS) + 1] if EOS in row else row) for row in output.sequences[:, start:].tolist()]
     assert found == [hypothesis for hypothesis, _ in expected]
-    torch.testing.assert_close(output.sequences_scores, torch.tensor([score for _, score in expected]), rtol=0, atol=1e-4)
+    torch.testing.assert_close(
+        output.sequences_scores, torch.tensor([score for _, score in expected]), rtol=0, atol=1e-4
+    )
 
 
 def test_length_penalty_form_is_kept_in_the_generation_config(tmp_path):
@@ -232,7 +240,9 @@ def test_length_penalty_form_is_kept_in_the_generation_config(tmp_path):
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert json.loads((tmp_path / "generation_config.json").read_text())["length_penalty_form"] == "gnmt"
     torch.testing.assert_close(generate(loaded, ids, **settings).sequences_scores, gnmt)
-    whole = GenerationConfig(max_new_tokens=8, do_sample=False, no_repeat_ngram_size=1, length_penalty_form="gnmt", **settings)
+    whole = GenerationConfig(
+        max_new_tokens=8, do_sample=False, no_repeat_ngram_size=1, length_penalty_form="gnmt", **settings
+    )
     torch.testing.assert_close(model.generate(ids, whole).sequences_scores, gnmt)
     assert type(whole.length_penalty) is float
     with pytest.raises(ValueError, match="length_penalty_form='paper' is neither 'power' nor 'gnmt'"):
@@ -353,8 +363,12 @@ def test_br12_decoding_up_to_the_limit_of_learned_positions(architecture, cache,
     for total in (15, 16, 17):
         written = generate(model, ids, max_length=total, **settings)
         assert written.shape == (2, total)
-        assert written.tolist() == generate(model, ids, max_length=total, **{**settings, "use_cache": False,
-                                            "cache_implementation": None}).tolist()
+        assert (
+            written.tolist()
+            == generate(
+                model, ids, max_length=total, **{**settings, "use_cache": False, "cache_implementation": None}
+            ).tolist()
+        )
     with pytest.raises(ValueError, match="17 tokens.*16 learned positions") as caught:
         generate(model, ids, max_length=18, **settings)
     assert "\n" not in str(caught.value)
@@ -430,7 +444,9 @@ def test_br06_cache_chunks_of_any_size(architecture, variant, kind, attention, p
     other = {**inputs, side: inputs[side].clone()}
     other[side][:, 8] = (other[side][:, 8] + 1) % 50
     changed = in_chunks((5, 4, 3), other)
-    torch.testing.assert_close(changed[:, :8][mask[:, :8].bool()], expected[:, :8][mask[:, :8].bool()], rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        changed[:, :8][mask[:, :8].bool()], expected[:, :8][mask[:, :8].bool()], rtol=0, atol=1e-5
+    )
     assert not torch.isclose(changed[:, 8:], expected[:, 8:]).all(-1).any()
 
 
@@ -459,8 +475,10 @@ def test_unequal_depths_size_the_caches():
 # ------------------------------------------------------------------------------------------------- everything else asked
 
 
-@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"max_length": 9, "max_new_tokens": None},
-                                      {"min_new_tokens": 8, "max_new_tokens": 8}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"num_beams": 3}, {"max_length": 9, "max_new_tokens": None}, {"min_new_tokens": 8, "max_new_tokens": 8}],
+)
 @pytest.mark.parametrize("architecture", WRITERS)
 def test_br21_embeddings_instead_of_ids(architecture, settings):
     """The model scales embeddings, so plain rows of the table are what is given, and are scaled once."""
@@ -487,15 +505,23 @@ def test_br20_assisted_decoding_is_greedy_decoding(architecture, helper):
     if helper == "prompt lookup":
         settings = {"prompt_lookup_num_tokens": 3}
     else:
-        assistant = restless(architecture) if helper == "assistant" else restless(
-            architecture, num_hidden_layers=1, **({"decoder_layers": 1} if architecture == "encoder-decoder" else {})
+        assistant = (
+            restless(architecture)
+            if helper == "assistant"
+            else restless(
+                architecture,
+                num_hidden_layers=1,
+                **({"decoder_layers": 1} if architecture == "encoder-decoder" else {}),
+            )
         )
         settings = {"assistant_model": assistant}
     encoder_runs, cross_lengths, steps = [], [], []
     if model.config.is_encoder_decoder:
         model.model.encoder.register_forward_hook(lambda *_: encoder_runs.append(1))
         model.model.decoder.register_forward_hook(
-            lambda module, args, kwargs, output: cross_lengths.append(output.cache.cross_attention_cache.get_seq_length()),
+            lambda module, args, kwargs, output: cross_lengths.append(
+                output.cache.cross_attention_cache.get_seq_length()
+            ),
             with_kwargs=True,
         )
     model.lm_head.register_forward_hook(lambda *_: steps.append(1))
@@ -513,14 +539,17 @@ def test_precomputed_encoder_outputs():
     expected = generate(model, ids, mask)
     for settings in ({}, {"num_beams": 1, **CACHES["static"]}):
         encoded = model.get_encoder()(ids, mask)
-        assert model.generate(
-            encoder_outputs=encoded,
-            attention_mask=mask,
-            max_new_tokens=8,
-            do_sample=False,
-            no_repeat_ngram_size=1,
-            **settings,
-        ).tolist() == expected.tolist()
+        assert (
+            model.generate(
+                encoder_outputs=encoded,
+                attention_mask=mask,
+                max_new_tokens=8,
+                do_sample=False,
+                no_repeat_ngram_size=1,
+                **settings,
+            ).tolist()
+            == expected.tolist()
+        )
     as_tuple = (model.get_encoder()(ids, mask).last_hidden_state,)
     inputs = {"decoder_input_ids": tokens(2, 4), "attention_mask": mask}
     torch.testing.assert_close(

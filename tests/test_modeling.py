@@ -25,7 +25,14 @@ from tiny import (
     tokens,
 )
 from torch import nn
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    Trainer,
+    TrainingArguments,
+)
 from vanilla_transformer.modeling_vanilla_transformer import (
     shift_right,
     sinusoidal_encoding,
@@ -204,7 +211,9 @@ class Reference:
         for i in range(depth):
             layer = f"{stack}.layers.{i}"
             x = self.sublayer(
-                f"{layer}.self_attn_norm", x, lambda y: self.attention(f"{layer}.self_attn", y, y, allowed)  # noqa: B023
+                f"{layer}.self_attn_norm",
+                x,
+                lambda y: self.attention(f"{layer}.self_attn", y, y, allowed),  # noqa: B023
             )
             if memory is not None:
                 x = self.sublayer(
@@ -289,9 +298,7 @@ def test_grouped_query_attention_shares_keys_between_neighbouring_heads():
     assert_close(grouped(**inputs).logits, full(**inputs).logits)
 
 
-@pytest.mark.parametrize(
-    ("field", "places"), [("dropout", 1), ("attention_dropout", 1), ("activation_dropout", 1)]
-)
+@pytest.mark.parametrize(("field", "places"), [("dropout", 1), ("attention_dropout", 1), ("activation_dropout", 1)])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_each_dropout_acts_in_training_only(architecture, field, places):
     model = tiny_model(architecture, **{field: 0.5})
@@ -520,7 +527,9 @@ def test_initialisation_reaches_every_parameter():
     """An `_init_weights` that misses a module leaves torch's default, or on a meta device anything at all."""
     width, inner = 256, 512
     for scheme, spread in (("paper", None), ("normal", 0.02)):
-        config = tiny_config(hidden_size=width, intermediate_size=inner, init_scheme=scheme, position_encoding="learned")
+        config = tiny_config(
+            hidden_size=width, intermediate_size=inner, init_scheme=scheme, position_encoding="learned"
+        )
         with torch.device("meta"):
             model = LANGUAGE_MODELS["encoder-decoder"](config)
         model.to_empty(device="cpu")
@@ -658,7 +667,9 @@ def test_causal_loss_takes_labels_that_are_shifted_already():
     model = tiny_model("decoder-only")
     inputs, labels = labelled(model)
     shifted = nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
-    assert_close(model(**inputs, labels=labels).loss, model(**inputs, labels=labels, shift_labels=shifted).loss, atol=0)
+    assert_close(
+        model(**inputs, labels=labels).loss, model(**inputs, labels=labels, shift_labels=shifted).loss, atol=0
+    )
 
 
 def test_loss_is_computed_in_float32():
@@ -690,6 +701,57 @@ def test_eight_are_two_times_four(architecture, smoothing):
     assert_close(total, whole.detach(), atol=1e-6)
     for name, parameter in model.named_parameters():
         assert_close(parameter.grad, gradients[name], atol=1e-6)
+
+
+def collate_uneven(features):
+    """Ids padded with the padding token, labels with -100."""
+    padding = {"labels": -100, "attention_mask": 0}
+    return {
+        name: nn.utils.rnn.pad_sequence(
+            [torch.as_tensor(f[name]) for f in features], batch_first=True, padding_value=padding.get(name, PAD)
+        )
+        for name in features[0]
+    }
+
+
+def one_sgd_step(model, features, folder, batch_size, **arguments):
+    """Weights and logged loss after one step of transformers' Trainer."""
+    training = TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=len(features) // batch_size,
+        max_steps=1,
+        optim="sgd",
+        learning_rate=0.5,
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        use_cpu=True,
+        disable_tqdm=True,
+        **arguments,
+    )
+    trainer = Trainer(model, training, train_dataset=features, data_collator=collate_uneven)
+    trainer.train()
+    return model.state_dict(), trainer.state.log_history[0]["loss"]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_br29_accumulation_in_trainer(tmp_path, architecture, smoothing):
+    """One step on 4 uneven rows = one step on 4 times 1 row."""
+    features = []
+    for n in (3, 9, 5, 2):
+        row = tokens(1, n, seed=n)[0].tolist()
+        features.append({"input_ids": row, "attention_mask": [1] * n, "labels": row[::-1]})
+    before = tiny_model(architecture, label_smoothing=smoothing).state_dict()
+    whole, whole_loss = one_sgd_step(tiny_model(architecture, label_smoothing=smoothing), features, tmp_path, 4)
+    parts, parts_loss = one_sgd_step(tiny_model(architecture, label_smoothing=smoothing), features, tmp_path, 1)
+    assert whole_loss == pytest.approx(parts_loss, abs=2e-4)  # Trainer rounds what it logs
+    for name, tensor in whole.items():
+        assert_close(parts[name], tensor, atol=1e-6)
+    assert max((whole[name] - before[name]).abs().max() for name in before) > 0.01
 
 
 @pytest.mark.parametrize("place", ["end", "middle", "start", "row"])
@@ -886,7 +948,9 @@ def test_saved_model_works_in_a_fresh_process(tmp_path, architecture):
     (tmp_path / "inputs.json").write_text(json.dumps({k: v.tolist() for k, v in inputs.items()}))
     process = in_a_fresh_process(FRESH_PROCESS, tmp_path, AUTO_CLASSES[architecture].__name__)
     assert process.returncode == 0, process.stderr
-    complaints = [line for line in process.stderr.splitlines() if line.strip() and not any(b in line for b in PROGRESS_BARS)]
+    complaints = [
+        line for line in process.stderr.splitlines() if line.strip() and not any(b in line for b in PROGRESS_BARS)
+    ]
     assert not complaints, process.stderr
     result = json.loads(process.stdout)
     assert result["class"] == LANGUAGE_MODELS[architecture].__name__
@@ -918,7 +982,9 @@ def test_normal_use_prints_nothing(tmp_path, architecture, caplog, recwarn, capf
     assert [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
     assert [str(warning.message) for warning in recwarn] == []
     out, err = capfd.readouterr()
-    assert out == "" and not [line for line in err.splitlines() if line.strip() and not any(b in line for b in PROGRESS_BARS)]
+    assert out == "" and not [
+        line for line in err.splitlines() if line.strip() and not any(b in line for b in PROGRESS_BARS)
+    ]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -947,7 +1013,9 @@ def test_importing_twice_changes_nothing():
 
 
 def test_special_tokens_of_the_tests():
-    assert (PAD, BOS, EOS) == (0, 1, 2) == tuple(
-        getattr(tiny_config(), f"{name}_token_id") for name in ("pad", "bos", "eos")
+    assert (
+        (PAD, BOS, EOS)
+        == (0, 1, 2)
+        == tuple(getattr(tiny_config(), f"{name}_token_id") for name in ("pad", "bos", "eos"))
     )
     assert randomise(LANGUAGE_MODELS["decoder-only"](tiny_config("decoder-only"))).lm_head.weight.abs().min() > 0

@@ -16,7 +16,6 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 
-
 # Keyword arguments that transformers itself hands to every configuration, beside the declared fields.
 _TRANSFORMERS_KEYWORDS = {
     "attn_implementation",
