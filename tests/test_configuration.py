@@ -4,11 +4,11 @@ import pickle
 
 import pytest
 import torch
-from tiny import GRID, LANGUAGE_MODELS, tiny_config
 from transformers import AutoConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
-from vanilla_transformer import VanillaTransformerConfig
 
+from tiny import GRID, LANGUAGE_MODELS, tiny_config
+from vanilla_transformer import VanillaTransformerConfig
 
 ALIASES = {"d_model": "hidden_size", "d_ff": "intermediate_size", "encoder_layers": "num_hidden_layers"}
 

@@ -3,12 +3,12 @@ import json
 
 import pytest
 import torch
-import vanilla_transformer as vt
-from tiny import BOS, EOS, LANGUAGE_MODELS, PAD, model_inputs, pad_rows, tiny_config, tiny_model, tokens
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.utils import logging
 
+import vanilla_transformer as vt
+from tiny import BOS, EOS, LANGUAGE_MODELS, PAD, model_inputs, pad_rows, tiny_config, tiny_model, tokens
 
 WRITERS = ("encoder-decoder", "decoder-only")
 CACHES = {

@@ -8,8 +8,18 @@ from pathlib import Path
 
 import pytest
 import torch
-import vanilla_transformer as vt
 from safetensors.torch import load_file
+from torch import nn
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    Trainer,
+    TrainingArguments,
+)
+
+import vanilla_transformer as vt
 from tiny import (
     ARCHITECTURES,
     BOS,
@@ -24,21 +34,11 @@ from tiny import (
     tiny_model,
     tokens,
 )
-from torch import nn
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    Trainer,
-    TrainingArguments,
-)
 from vanilla_transformer.modeling_vanilla_transformer import (
     shift_right,
     sinusoidal_encoding,
     smoothed_cross_entropy,
 )
-
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 AUTO_CLASSES = {

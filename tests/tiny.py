@@ -1,8 +1,8 @@
 """Models small enough to test everything on, shared by the test modules."""
 
 import torch
-import vanilla_transformer as vt
 
+import vanilla_transformer as vt
 
 ARCHITECTURES = ("encoder-decoder", "encoder-only", "decoder-only")
 LANGUAGE_MODELS = {
