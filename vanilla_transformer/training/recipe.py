@@ -13,6 +13,7 @@
 Every field can be overridden by `name=value` on the command line, with dots between the parts of a name.
 """
 
+import contextlib
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
@@ -365,11 +366,8 @@ def _override(values: dict[str, Any], override: str) -> None:
     except yaml.YAMLError as error:
         raise RecipeError(f"the value of {override!r} is not valid YAML.") from error
     if isinstance(value, str):
-        # YAML reads 5e-3 as text
-        try:
-            value = float(value)
-        except ValueError:
-            pass
+        with contextlib.suppress(ValueError):
+            value = float(value)  # YAML reads 5e-3 as text
     *sections, last = name.split(".")
     for section in sections:
         values = values.setdefault(section, {})

@@ -19,6 +19,7 @@ from transformers import (
     Seq2SeqTrainingArguments,
     set_seed,
 )
+from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -118,8 +119,9 @@ def run_recipe(
             recipe.evaluation.tokenize,
         ),
         batch_sampler=sampler,
-        callbacks=[TokenProgress()],
     )
+    trainer.remove_callback(ProgressCallback)
+    trainer.add_callback(TokenProgress())
     if recipe.max_minutes is not None:
         trainer.add_callback(TimeLimit(trainer, recipe.max_minutes))
     _train(trainer, checkpoint, folder)
@@ -247,8 +249,7 @@ def _training_arguments(recipe: Recipe, config: VanillaTransformerConfig) -> Seq
             output_dir=recipe.output_dir,
             seed=recipe.seed,
             generation_num_beams=recipe.evaluation.num_beams,
-            disable_tqdm=True,  # TokenProgress draws the bar
-            **fields,
+            **{"dataloader_pin_memory": torch.cuda.is_available(), **fields},
         )
     except (TypeError, ValueError) as error:
         raise RecipeError(f"training: {error}") from error

@@ -77,6 +77,13 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
             inputs = {**inputs, "label_smoothing": 0.0}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # A tied matrix is saved under one name; transformers 5.24 reports the others as missing when it loads the best
+        # checkpoint, although tying has filled them.
+        tied = set(self.model.all_tied_weights_keys)
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
+
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if self._started is not None:
             logs["minutes"] = round(self.minutes, 3)
