@@ -145,7 +145,7 @@ def test_answers_agree_with_the_digits_of_their_sources(splits):
         elif "e" in target:
             number, power = target.split("e")
             assert re.sub(r"\D", "", source) == re.sub(r"\D", "", number), (source, target)
-            milliards = re.search(r"mil+[ij]ard|billion|mil millon|δισεκ", source.lower())
+            milliards = re.search(r"mil+[ij]ard|billion|mil m|δισεκ", source.lower())
             assert power == ("9" if milliards else "6"), (source, target)
             checked["number"] += 1
     assert min(checked[kind] for kind in ("date", "duration", "amount", "number")) > 30

@@ -277,7 +277,7 @@ def _index(what: str, number: int, count: int) -> int:
 
 def _label(axes: "Axes", keys: Sequence[str], queries: Sequence[str], size: float, fonts: list[str]) -> None:
     # Without parse_math=False two dollar signs in one token would be set as a formula.
-    style = {"fontsize": size, "fontfamily": fonts, "parse_math": False}
+    style: dict[str, Any] = {"fontsize": size, "fontfamily": fonts, "parse_math": False}
     axes.set_xticks(range(len(keys)), keys, rotation=90 if max(map(len, keys)) > 2 else 0, **style)
     axes.set_yticks(range(len(queries)), queries, **style)
     axes.tick_params(length=0)
