@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 
 try:
     from babel import Locale
-    from babel.dates import format_date, format_time, get_datetime_format
+    from babel.dates import format_date, format_time
     from babel.lists import format_list
     from babel.numbers import format_compact_decimal, format_currency
     from babel.units import format_unit
@@ -113,7 +113,8 @@ def _date_and_time(draw: random.Random, locale: Locale) -> Pair:
     day = _day(draw)
     time = datetime.time(draw.randrange(24), draw.randrange(60))
     length = draw.choice(("full", "long"))
-    source = get_datetime_format(length, locale).format(
+    # How a language joins the two, such as "{1}, {0}".
+    source = str(locale.datetime_formats[length]).format(
         format_time(time, "short", locale=locale), format_date(day, length, locale=locale)
     )
     return source, f"{day.isoformat()}T{time.isoformat('minutes')}"
