@@ -14,6 +14,7 @@ Every field can be overridden by `name=value` on the command line, with dots bet
 """
 
 import contextlib
+import copy
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
@@ -36,6 +37,7 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "TokenizerSection",
+    "override_fields",
 ]
 
 TASKS = ("seq2seq",)
@@ -226,9 +228,7 @@ class Recipe:
             ) from error
         if not isinstance(values, dict):
             raise RecipeError(f"{path} holds no recipe: it must be a mapping of fields to values.")
-        for override in overrides:
-            _override(values, override)
-        return cls.from_dict(values)
+        return cls.from_dict(override_fields(values, overrides))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
@@ -355,6 +355,18 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
         names = " or ".join("nothing" if option is type(None) else option.__name__ for option in allowed)
         raise RecipeError(f"{name}={value!r} is of the wrong type: it must be {names}.")
     return value
+
+
+def override_fields(values: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """The values of a recipe with `name=value` overrides applied; dots in a name lead into sections.
+
+    Raises:
+        RecipeError: for an override that is not of that form.
+    """
+    values = copy.deepcopy(values)
+    for override in overrides:
+        _override(values, override)
+    return values
 
 
 def _override(values: dict[str, Any], override: str) -> None:

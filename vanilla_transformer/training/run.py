@@ -30,6 +30,7 @@ from vanilla_transformer.data.sources import load_parallel
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER, Translator
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.averaging import average_weights, find_checkpoints
 from vanilla_transformer.training.metrics import GenerationMetrics, TextScores, score_texts
 from vanilla_transformer.training.model_card import write_model_card
@@ -38,9 +39,13 @@ from vanilla_transformer.training.recipe import GENERATION_DEFAULTS, TRAINING_DE
 from vanilla_transformer.training.schedules import noam_peak
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TimeLimit, TokenProgress
 
-__all__ = ["RunResult", "run_recipe"]
+__all__ = ["RunInterrupted", "RunResult", "run_recipe"]
 
 METRICS, RECIPE, CURVES = "metrics.json", "recipe.yaml", "curves.png"
+
+
+class RunInterrupted(Exception):
+    """Training was interrupted by the user; the message says what is kept and how to go on."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,10 @@ def run_recipe(
         RecipeError: for a recipe that cannot be run as it stands, and for an output folder that holds something, unless
             `resume` or `overwrite` says what to do with it.
         FileNotFoundError, ValueError: for data that cannot be read; see `load_parallel`.
+        RunInterrupted: on Ctrl-C during training.
     """
+    if not torch.cuda.is_available():
+        keep_freed_memory()
     folder = Path(recipe.output_dir)
     checkpoint = _prepare_folder(folder, resume=resume, overwrite=overwrite)
     set_seed(recipe.seed)
@@ -260,12 +268,8 @@ def _train(trainer: Seq2SeqTokenTrainer, checkpoint: str | None, folder: Path) -
         trainer.train(resume_from_checkpoint=checkpoint)
     except KeyboardInterrupt:
         saved = get_last_checkpoint(str(folder))
-        place = (
-            f"the checkpoint {Path(saved).name} is kept; go on with --resume"
-            if saved
-            else "no checkpoint was saved yet"
-        )
-        raise KeyboardInterrupt(f"interrupted at update {trainer.state.global_step}; {place}.") from None
+        kept = f"{Path(saved).name} is kept; go on with --resume" if saved else "no checkpoint was saved yet"
+        raise RunInterrupted(f"interrupted at update {trainer.state.global_step}; {kept}.") from None
 
 
 def _choose_weights(

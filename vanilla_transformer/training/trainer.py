@@ -1,5 +1,6 @@
 """`Seq2SeqTrainer` with batches by token budget, the paper's schedule and the speed of training in its logs."""
 
+import copy
 import time
 from typing import Any
 
@@ -71,6 +72,15 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
         self._tokens += int(inputs["attention_mask"].sum()) + int((inputs["labels"] != -100).sum())
         self._seconds_in_steps += time.monotonic() - before
         return loss
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        # Seq2SeqTrainer 5.24 writes every default, max_length=20 among them, into the model's generation_config, from
+        # where they would reach each saved checkpoint.
+        before = copy.deepcopy(self.model.generation_config)
+        try:
+            return super().prediction_step(*args, **kwargs)
+        finally:
+            self.model.generation_config = before
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         if not model.training:

@@ -1,0 +1,277 @@
+"""The command `vanilla-transformer`: train, use and look at models from the shell.
+
+Everything heavy is imported by the command that needs it, so that `--help` and mistakes answer at once.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from vanilla_transformer.generation.translate import Hypothesis
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="vanilla-transformer",
+    help="Transformers trained from scratch: from two text files to a model that anyone can load.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+ModelOption = Annotated[str, typer.Option("--model", "-m", help="Folder of a run or saved model, or a Hub id.")]
+BeamsOption = Annotated[int | None, typer.Option("--num-beams", min=1, help="Default: the model's own setting.")]
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+@app.command()
+def train(
+    recipe: Annotated[Path, typer.Argument(help="A YAML recipe, such as scripts/recipes/multi30k_en_de.yaml.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Fields to override: name=value, as in training.max_steps=1000.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on from the last checkpoint of the output folder.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Delete the run in the output folder and start again.")] = False,
+) -> None:
+    """Train what a recipe describes, score it, and leave a folder that anyone can load."""
+    from vanilla_transformer.training.recipe import Recipe
+
+    loaded = Recipe.load(recipe, overrides or [])
+    _quiet_libraries()
+    from vanilla_transformer.training.run import run_recipe
+
+    run_recipe(loaded, resume=resume, overwrite=overwrite, say=_say)
+
+
+@app.command("train-tokenizer")
+def train_tokenizer_command(
+    texts: Annotated[list[Path], typer.Argument(help="UTF-8 text files, one sentence a line.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the tokenizer.")],
+    vocab_size: Annotated[int, typer.Option(help="Exact number of entries, special tokens included.")] = 10000,
+    lowercase: Annotated[bool, typer.Option(help="Lower the case of all text.")] = False,
+) -> None:
+    """Train a byte-level BPE tokenizer that AutoTokenizer loads."""
+    from vanilla_transformer.tokenization import train_tokenizer
+
+    def lines() -> Iterator[str]:
+        for path in texts:
+            with path.open("rb") as stream:
+                for number, line in enumerate(stream, start=1):
+                    yield _decoded(line, f"{path}, line {number}")
+
+    tokenizer = train_tokenizer(lines(), vocab_size, lowercase=lowercase)
+    tokenizer.save_pretrained(output)
+    _say(f"{len(tokenizer):,} entries saved in {output}")
+
+
+@app.command()
+def generate(
+    model: ModelOption,
+    input: Annotated[str, typer.Option("--input", "-i", help="A text file, one source a line; - for stdin.")] = "-",
+    output: Annotated[str, typer.Option("--output", "-o", help="Where the outputs go; - for stdout.")] = "-",
+    num_beams: BeamsOption = None,
+    n_best: Annotated[
+        int, typer.Option(min=1, help="Outputs of each source; more than 1 as `line ||| text ||| score`.")
+    ] = 1,
+    scores: Annotated[bool, typer.Option(help="Write the score behind each output, after a tab.")] = False,
+    length_penalty: Annotated[float | None, typer.Option(help="Default: the model's own setting.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Default: by the length of the source.")] = None,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Source tokens of a batch, padding included.")] = 4096,
+    read_ahead: Annotated[
+        int | None, typer.Option(min=1, help="Lines read before the first answer; 1 in a terminal, else 1024.")
+    ] = None,
+) -> None:
+    """Write one line of output for each line of input, in the same order."""
+    source = _open_input(input)
+    _quiet_libraries()
+    from vanilla_transformer.generation.translate import Translator
+
+    translator = Translator.from_pretrained(model)
+    options = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
+    lines = (_decoded(line, f"{input}, line {number}") for number, line in enumerate(source, start=1))
+    results = translator.translate(
+        lines,
+        n_best=n_best,
+        max_batch_tokens=batch_tokens,
+        read_ahead=read_ahead or (1 if source.isatty() else 1024),
+        **{name: value for name, value in options.items() if value is not None},
+    )
+    with _whole_file(output) as sink:
+        for number, hypotheses in enumerate(results):
+            for hypothesis in hypotheses:
+                sink.write(_output_line(number, hypothesis, n_best, scores))
+            sink.flush()
+
+
+@app.command()
+def evaluate(
+    model: ModelOption,
+    source: Annotated[Path, typer.Option(help="Text file with one source a line.")],
+    target: Annotated[Path, typer.Option(help="Text file with the reference of each.")],
+    num_beams: BeamsOption = None,
+    tokenize: Annotated[str, typer.Option(help="sacrebleu's tokenizer; none for tokenised text.")] = "13a",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the outputs to this file.")] = None,
+) -> None:
+    """Score a model's output on parallel text: BLEU and chrF with their signatures, as JSON."""
+    import json
+
+    from vanilla_transformer.data.sources import ParallelData, load_parallel
+
+    dataset, report = load_parallel(ParallelData(source=source, target=target))
+    for line in report.lines():
+        _say(line)
+    _quiet_libraries()
+    from vanilla_transformer.generation.translate import Translator
+    from vanilla_transformer.training.metrics import score_texts
+
+    options = {} if num_beams is None else {"num_beams": num_beams}
+    translator = Translator.from_pretrained(model)
+    outputs = [best[0].text for best in translator.translate(dataset["source"], **options)]
+    if output is not None:
+        with _whole_file(str(output)) as sink:
+            sink.writelines(_one_line(text) + "\n" for text in outputs)
+    print(json.dumps(score_texts(outputs, list(dataset["target"]), tokenize).to_dict(), indent=2))
+
+
+@app.command()
+def average(
+    checkpoints: Annotated[
+        list[Path], typer.Argument(help="Checkpoint folders, or one run folder for its last checkpoints.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the averaged model.")],
+    last: Annotated[int, typer.Option(min=1, help="Of a run folder: how many.")] = 5,
+) -> None:
+    """Average the weights of checkpoints of one run (section 6.1)."""
+    from vanilla_transformer.training.averaging import average_checkpoints, find_checkpoints
+
+    folders = checkpoints
+    if len(checkpoints) == 1 and not checkpoints[0].name.startswith("checkpoint-"):
+        folders = find_checkpoints(checkpoints[0])[-last:]
+        if not folders:
+            raise ValueError(f"{checkpoints[0]} holds no checkpoint-N folders; give checkpoint folders themselves.")
+    average_checkpoints(folders, output)
+    _say(f"mean of {', '.join(folder.name for folder in folders)} saved in {output}")
+
+
+@app.command()
+def inspect(
+    model: ModelOption,
+    source: Annotated[str, typer.Argument(help="A source text.")],
+    target: Annotated[str | None, typer.Argument(help="A target; by default what the model writes.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The picture.")] = Path("attention.png"),
+    kind: Annotated[str, typer.Option(help="cross, encoder or decoder.")] = "cross",
+    layer: Annotated[int | None, typer.Option(help="One layer, from 0; by default the last.")] = None,
+    each_head: Annotated[bool, typer.Option(help="One picture a head instead of their mean.")] = False,
+) -> None:
+    """Draw what a model attends to while it writes."""
+    _quiet_libraries()
+    from vanilla_transformer.generation.translate import Translator
+    from vanilla_transformer.inspection.attention import attention_maps, plot_attention
+
+    if kind not in ("cross", "encoder", "decoder"):
+        raise ValueError(f"--kind {kind} is unknown; it is cross, encoder or decoder.")
+    translator = Translator.from_pretrained(model)
+    maps = attention_maps(
+        translator.model, translator.tokenizer, source, target, target_tokenizer=translator.target_tokenizer
+    )
+    plot_attention(maps, output, kind=kind, layer=layer, head="each" if each_head else None)  # type: ignore[arg-type]
+    _say(f"attention drawn in {output}")
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")] = Path("runs/demo"),
+    overrides: Annotated[list[str] | None, typer.Argument(help="Recipe fields to override, name=value.")] = None,
+) -> None:
+    """Train a translator of written dates, amounts and durations in a few minutes, with data that needs no download."""
+    _quiet_libraries()
+    from vanilla_transformer.demo import run_demo
+
+    run_demo(output, overrides or [], say=_say)
+
+
+def _quiet_libraries() -> None:
+    """Progress of the libraries underneath is noise beside the command's own."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def _open_input(name: str) -> IO[bytes]:
+    if name == "-":
+        return sys.stdin.buffer
+    path = Path(name)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no input file {name}; give a text file, or - for stdin.")
+    return path.open("rb")
+
+
+def _decoded(line: bytes, place: str) -> str:
+    try:
+        return line.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{place}: not valid UTF-8; convert the text to UTF-8 first.") from error
+
+
+class _whole_file:
+    """A text file that appears under its name only when all of it is written; stdout for `-`."""
+
+    def __init__(self, name: str):
+        self.path = None if name == "-" else Path(name)
+
+    def __enter__(self) -> IO[str]:
+        if self.path is None:
+            self.stream: IO[str] = sys.stdout
+        else:
+            self.partial = self.path.with_name(self.path.name + ".partial")
+            self.stream = self.partial.open("w", encoding="utf-8", newline="\n")
+        return self.stream
+
+    def __exit__(self, kind: type[BaseException] | None, *details: Any) -> None:
+        if self.path is not None:
+            self.stream.close()
+            if kind is None:
+                self.partial.replace(self.path)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split("\n"))
+
+
+def _output_line(number: int, hypothesis: "Hypothesis", n_best: int, scores: bool) -> str:
+    text = _one_line(hypothesis.text)
+    score = "" if hypothesis.score is None else f"{hypothesis.score:.4f}"
+    if n_best > 1:
+        return f"{number} ||| {text} ||| {score}\n"
+    return f"{text}\t{score}\n" if scores else f"{text}\n"
+
+
+def _sentence(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines) or type(error).__name__
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; mistakes end in one sentence and status 2, an interrupt in status 130."""
+    try:
+        app(args=arguments, prog_name="vanilla-transformer")
+    except (ValueError, OSError) as error:
+        _say(f"error: {_sentence(error)}")
+        sys.exit(2)
+    except Exception as error:
+        # by name, since importing the class would make every command load the training code
+        if type(error).__name__ != "RunInterrupted":
+            raise
+        _say(_sentence(error))
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
