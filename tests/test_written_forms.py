@@ -107,7 +107,6 @@ def test_every_date_of_two_years_reads_back_from_one_form_only(language):
         ),
         ("_date", "en", ("long",), r"[A-Z]\w+ \d+, \d{4}", r"\d{4}-\d\d-\d\d"),
         ("_date_and_time", "en", ("long",), r"\w+ \d+, \d{4}, \d+:\d\d\s[AP]M", r"\d{4}-\d\d-\d\dT\d\d:\d\d"),
-        ("_date_and_time", "fi", ("full",), r"\w+ \d+\. \w+kuuta \d{4} \d+\.\d\d", r"\d{4}-\d\d-\d\dT\d\d:\d\d"),
         ("_amount", "es", ("USD", "name"), r"[\d.]+,\d\d dólar(es)? estadounidenses?", r"USD \d+\.\d\d"),
         ("_amount", "nl", ("EUR", "standard"), r"€\s[\d.]+,\d\d", r"EUR \d+\.\d\d"),
         ("_amount", "en", ("CAD", "standard"), r"CA\$[\d,]+\.\d\d", r"CAD \d+\.\d\d"),
@@ -156,7 +155,7 @@ def test_every_language_and_kind_takes_part_and_sources_stay_short(splits):
     sources = [source for source, _ in splits["train"]]
     assert max(map(len, sources)) <= 45
     # One telling word for each language.
-    for word in ("März", "Μαρτίου", "March", "marzo de", "maaliskuuta", "mars", "marzo", "maart", "marca", "och"):
+    for word in ("März", "March", "marzo de", "mars", "marzo", "maart", "marca", "och"):
         assert any(word in source for source in sources), word
     kinds = Counter(re.sub(r"\d+", "9", target) for _, target in splits["train"])
     assert {"9-9-9", "9-9-9T9:9", "EUR 9.9", "CAD 9.9", "P9DT9H", "PT9H9M", "PT9M9S", "9.9e9"} <= set(kinds)

@@ -44,7 +44,7 @@ def run_demo(output: Path, overrides: Iterable[str] = (), say: Callable[[str], N
     values["data"]["test"] = {"unseen": {"path": str(data / "test.tsv")}}
     recipe = Recipe.from_dict(override_fields(values, overrides))
 
-    say("writing dates, amounts and durations in ten languages ...")
+    say("writing dates, amounts and durations in eight languages ...")
     splits = written_form_splits()
     data.mkdir(parents=True, exist_ok=True)
     for name, pairs in splits.items():

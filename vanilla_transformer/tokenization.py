@@ -29,6 +29,7 @@ def train_tokenizer(
     *,
     min_frequency: int = 2,
     lowercase: bool = False,
+    split_digits: bool = False,
     add_bos: bool = False,
     add_eos: bool = True,
     mask_token: bool = False,
@@ -45,6 +46,7 @@ def train_tokenizer(
         vocab_size: number of entries: the special tokens, the 256 bytes, and one entry per merge.
         min_frequency: a pair of neighbouring symbols seen less often than this is not merged.
         lowercase: lower the case of everything before it is split.
+        split_digits: make every digit a token of its own, so that numbers are read and written digit by digit.
         add_bos: put `<s>` before each text that is encoded with special tokens.
         add_eos: put `</s>` after each such text.
         mask_token: also make a `<mask>` token, for masked language models.
@@ -72,7 +74,9 @@ def train_tokenizer(
     backend = Tokenizer(models.BPE())
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level]) if split_digits else byte_level
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
