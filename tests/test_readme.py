@@ -1,0 +1,81 @@
+"""What the README shows is run as it stands, on data and a model of a few seconds."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runs import reversed_words, save_translator
+from vanilla_transformer.training.recipe import Recipe
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+# The commands of the README, with a model of one layer and a few updates where they would train a large one.
+SHELL = """
+set -euo pipefail
+vanilla-transformer() {
+  if [ "$1" = train ]; then
+    set -- "$@" tokenizer.vocab_size=280 training.max_steps=2 training.eval_strategy=no training.save_strategy=no \
+      training.load_best_model_at_end=false model.num_hidden_layers=1 generation.num_beams=1 averaging.last=0
+  fi
+  "$PYTHON" -m vanilla_transformer.cli "$@"
+}
+"""
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.M | re.S)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder as the README's reader has it: text files, the project's scripts and a model in runs/mine."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scripts").symlink_to(ROOT / "scripts")
+    for name, count, seed in (("train", 120, 0), ("val", 20, 1), ("news", 12, 2)):
+        for language, texts in zip(("en", "de"), zip(*reversed_words(count, seed), strict=True), strict=True):
+            (tmp_path / f"{name}.{language}").write_text("".join(f"{t}\n" for t in texts), encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_python_blocks_run(block, folder):
+    save_translator(folder / "runs" / "mine")
+    done = subprocess.run(
+        [sys.executable, "-c", block],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", [block for block in blocks("bash") if "vanilla-transformer" in block])
+def test_commands_run(block, folder):
+    if "train" not in block:
+        save_translator(folder / "runs" / "mine")
+    commands = "\n".join(line for line in block.splitlines() if not line.startswith(("pip ", "make ")))
+    done = subprocess.run(
+        ["bash", "-c", SHELL + commands],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    if "train" in block:
+        assert (folder / "runs" / "mine" / "model.safetensors").is_file()
+
+
+def test_the_recipe_it_shows_is_one():
+    (block,) = blocks("yaml")
+    recipe = Recipe.from_dict(yaml.safe_load(block))
+    assert recipe.generation["max_length_over_source"] == 50
+
+
+def test_it_names_no_removed_pipeline():
+    assert not re.search(r"pipeline\(.(translation|summarization|text2text-generation)", README)
