@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.utils import logging
 
 from tiny import GRID, LANGUAGE_MODELS, tiny_config
 from vanilla_transformer import VanillaTransformerConfig
@@ -85,6 +86,23 @@ def test_unknown_field_in_a_file_is_refused(tmp_path):
         AutoConfig.from_pretrained(tmp_path)
 
 
+def test_what_is_no_field_is_not_written(tmp_path, caplog):
+    """Such a file could not be read again; transformers' own tests set attributes of other models on every config."""
+    config = VanillaTransformerConfig()
+    config.rms_norm_eps = 1.0
+    propagates = logging.get_logger("transformers").propagate
+    logging.get_logger("transformers").propagate = True
+    try:
+        caplog.set_level("WARNING")
+        logging.get_logger("vanilla_transformer").propagate = True
+        config.save_pretrained(tmp_path)
+    finally:
+        logging.get_logger("transformers").propagate = propagates
+    assert "rms_norm_eps" in caplog.text
+    assert "rms_norm_eps" not in (tmp_path / "config.json").read_text()
+    VanillaTransformerConfig.from_pretrained(tmp_path)
+
+
 def test_positional_arguments_are_refused():
     with pytest.raises(TypeError):
         VanillaTransformerConfig("decoder-only")
@@ -140,7 +158,7 @@ def test_wrong_type_is_refused_in_one_sentence_that_names_the_field(field, value
         ({"architecture": "decoder-only", "target_vocab_size": 9}, ["target_vocab_size", "decoder-only"]),
         ({"architecture": "encoder-only", "decoder_layers": 3}, ["decoder_layers=3", "num_hidden_layers"]),
         ({"position_encoding": "rope"}, ["position_encoding='rope'"]),
-        ({"sliding_window": 8}, ["sliding_window"]),
+        ({"sliding_window": 0}, ["sliding_window=0"]),
     ],
 )
 def test_impossible_combination_is_refused_in_one_sentence(given, words):

@@ -116,6 +116,7 @@ def test_br08_sinusoids_survive_saving_loading_dtypes_and_init(tmp_path, archite
             tmp_path / "one", output_loading_info=True, **options
         )
         assert not any(report.values()), report
+        assert loaded.dtype == options.get("dtype", torch.float32)
         assert_close(encoding(loaded), formula, atol=atol)
         if "dtype" not in options:
             assert_close(loaded(**inputs).logits, expected, atol=0)
@@ -714,7 +715,7 @@ def collate_uneven(features):
     }
 
 
-def one_sgd_step(model, features, folder, batch_size, **arguments):
+def one_sgd_step(model, features, folder, batch_size, collate=collate_uneven, learning_rate=0.5, **arguments):
     """Weights and logged loss after one step of transformers' Trainer."""
     training = TrainingArguments(
         output_dir=str(folder),
@@ -722,7 +723,7 @@ def one_sgd_step(model, features, folder, batch_size, **arguments):
         gradient_accumulation_steps=len(features) // batch_size,
         max_steps=1,
         optim="sgd",
-        learning_rate=0.5,
+        learning_rate=learning_rate,
         lr_scheduler_type="constant",
         max_grad_norm=0.0,
         logging_steps=1,
@@ -732,7 +733,7 @@ def one_sgd_step(model, features, folder, batch_size, **arguments):
         disable_tqdm=True,
         **arguments,
     )
-    trainer = Trainer(model, training, train_dataset=features, data_collator=collate_uneven)
+    trainer = Trainer(model, training, train_dataset=features, data_collator=collate)
     trainer.train()
     return model.state_dict(), trainer.state.log_history[0]["loss"]
 

@@ -7,6 +7,8 @@ A checkpoint carries this file to the Hub, so it imports nothing but transformer
 
 import copy
 import difflib
+import json
+import os
 from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Any, ClassVar, Literal
@@ -15,7 +17,9 @@ from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
+from transformers.utils import logging
 
+logger = logging.get_logger(__name__)
 # Keyword arguments that transformers itself hands to every configuration, beside the declared fields.
 _TRANSFORMERS_KEYWORDS = {
     "attn_implementation",
@@ -34,6 +38,18 @@ def _refuse(config_class: type, message: str) -> ValueError:
     return ValueError(f"{config_class.__name__}: {message}")
 
 
+def _is_known(config_class: type, name: str) -> bool:
+    """Whether a field, or one of the paper's names, or something that transformers keeps in configurations."""
+    return (
+        name in config_class.attribute_map
+        or name in _TRANSFORMERS_KEYWORDS
+        or name.startswith("_")
+        or name in {field.name for field in fields(config_class)}
+        # generation settings in old config files are dropped by transformers itself
+        or name in GenerationConfig._get_default_generation_params()
+    )
+
+
 def _canonical_fields(config_class: type, given: dict[str, Any]) -> dict[str, Any]:
     """Translate the paper's names to the canonical ones, and refuse contradictions and unknown names.
 
@@ -42,14 +58,12 @@ def _canonical_fields(config_class: type, given: dict[str, Any]) -> dict[str, An
             given different values.
     """
     aliases = config_class.attribute_map
-    known = {field.name for field in fields(config_class)} | set(aliases)
-    # generation settings in old config files are dropped by transformers itself
-    passed_on = _TRANSFORMERS_KEYWORDS | set(GenerationConfig._get_default_generation_params())
     canonical: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in known and name not in passed_on and not name.startswith("_"):
-            near = difflib.get_close_matches(name, sorted(known), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(sorted(known))}."
+        if not _is_known(config_class, name):
+            known = sorted({field.name for field in fields(config_class)} | set(aliases))
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(known)}."
             raise _refuse(config_class, f"unknown field {name!r}; {hint}")
         target = aliases.get(name, name)
         if target in canonical and canonical[target] != value:
@@ -144,7 +158,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
         attention_dropout: On attention probabilities; the paper has none.
         activation_dropout: On the activation inside the feed-forward network; the paper has none.
         attention_bias, mlp_bias: Biases of the attention and feed-forward projections.
-        sliding_window: Width of local attention; `None` for full attention.
+        sliding_window: Local attention: a token of a decoder attends to so many tokens, itself the last of them; one
+            of an encoder to so many on either side. Cross-attention sees the whole source. `None` for full attention.
         label_smoothing: Part of the target distribution spread evenly over the vocabulary (section 5.4) in the model's
             own loss, in training and evaluation alike.
         init_scheme: `"paper"` (Xavier uniform, embeddings normal with variance 1/hidden_size: tensor2tensor's
@@ -167,7 +182,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         "d_ff": "intermediate_size",
         "encoder_layers": "num_hidden_layers",
     }
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache", "encoder_last_hidden_state"]
 
     architecture: Literal["encoder-decoder", "encoder-only", "decoder-only"] = "encoder-decoder"
     vocab_size: int = 37000
@@ -217,9 +232,35 @@ class VanillaTransformerConfig(PreTrainedConfig):
                     f"num_attention_heads={self.num_attention_heads}; change one of them or set head_dim.",
                 )
             self.head_dim = self.hidden_size // self.num_attention_heads
+        self.base_model_tp_plan, self.base_model_fsdp_plan = self._parallel_plans()
         # here as well as after initialisation: transformers wraps the error of a validator in a longer one
         self.validate_architecture()
         super().__post_init__(**kwargs)
+
+    def _parallel_plans(self) -> tuple[dict[str, str], dict[str, str]]:
+        """How transformers shards the base model: over heads and inner width, and layer by layer.
+
+        On the instance, since every rule has to match a module. Not part of files.
+        """
+        attentions = {
+            "encoder-decoder": {"encoder": ["self_attn"], "decoder": ["self_attn", "cross_attn"]},
+            "encoder-only": {"encoder": ["self_attn"]},
+            "decoder-only": {"decoder": ["self_attn"]},
+        }[self.architecture]
+        tensor: dict[str, str] = {}
+        fully_sharded: dict[str, str] = {}
+        for stack, names in attentions.items():
+            tensor[f"{stack}.embed_tokens"] = "embedding_rowwise"
+            for name in names:
+                tensor |= {f"{stack}.layers.*.{name}.{projection}_proj": "colwise" for projection in "qkv"}
+                tensor[f"{stack}.layers.*.{name}.o_proj"] = "rowwise"
+            for projection in ("gate", "up") if self.gated_feed_forward else ("up",):
+                tensor[f"{stack}.layers.*.feed_forward.{projection}_proj"] = "colwise"
+            tensor[f"{stack}.layers.*.feed_forward.down_proj"] = "rowwise"
+            for module, how in PreTrainedConfig.base_model_fsdp_plan.items():
+                if module != "norm" or self.norm_position == "pre":
+                    fully_sharded[f"{stack}.{module}"] = how
+        return tensor, fully_sharded
 
     def validate_architecture(self) -> None:
         """Cross-field checks; also run when the configuration is saved.
@@ -277,8 +318,6 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 type(self),
                 f"position_encoding={self.position_encoding!r} is not built yet; use 'sinusoidal', 'learned' or 'none'.",
             )
-        if self.sliding_window is not None:
-            raise _refuse(type(self), "sliding_window is not built yet; use None, which is full attention.")
         self._validate_token_ids()
 
     def _validate_token_ids(self) -> None:
@@ -304,13 +343,28 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
         transformers would set them afterwards, and leave what is derived from them as it was.
         """
-        known = {field.name for field in fields(cls)} | set(cls.attribute_map)
+        # the fields of PreTrainedConfig stay where transformers looks for them; the model reads dtype there, for one
+        known = {f.name for f in fields(cls)} - {f.name for f in fields(PreTrainedConfig)} | set(cls.attribute_map)
         overrides = _canonical_fields(cls, {name: kwargs.pop(name) for name in list(kwargs) if name in known})
         return super().from_dict({**config_dict, **overrides}, **kwargs)
 
+    def to_json_string(self, use_diff: bool = True) -> str:
+        """For reading, with the paper's names beside the canonical ones; files hold the canonical ones alone."""
+        shown = json.loads(super().to_json_string(use_diff))
+        shown |= {alias: getattr(self, name) for alias, name in self.attribute_map.items()}
+        return json.dumps(shown, indent=2, sort_keys=True) + "\n"
+
+    def to_json_file(self, json_file_path: str | os.PathLike, use_diff: bool = True) -> None:
+        unknown = [name for name in vars(self) if not _is_known(type(self), name) and not hasattr(type(self), name)]
+        if unknown:
+            logger.warning(f"{', '.join(unknown)}: no fields of {type(self).__name__}, so not written to its file.")
+        with open(json_file_path, "w", encoding="utf-8") as file:
+            file.write(super().to_json_string(use_diff))
+
     def to_dict(self) -> dict[str, Any]:
         """What a file holds; a width of heads or a number of them that follows from other fields is left to follow."""
-        written = super().to_dict()
+        # a file with anything else could not be read again
+        written = {name: value for name, value in super().to_dict().items() if _is_known(type(self), name)}
         if self.head_dim * self.num_attention_heads == self.hidden_size:
             written["head_dim"] = None
         if self.num_key_value_heads == self.num_attention_heads:
@@ -326,6 +380,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def output_vocab_size(self) -> int:
         """Number of tokens the model can write."""
         return self.vocab_size if self.target_vocab_size is None else self.target_vocab_size
+
+    @property
+    def start_token_id(self) -> int | None:
+        """First decoder input, in training as in generation."""
+        return self.bos_token_id if self.decoder_start_token_id is None else self.decoder_start_token_id
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "VanillaTransformerConfig":
         """The configuration, or with `decoder=True` one whose depth and vocabulary are the decoder's.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
-from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 
 
 class SourceLengthCriteria(StoppingCriteria):
@@ -144,6 +144,21 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if mask is not None and model_kwargs.get("decoder_position_ids") is None:
             model_kwargs["decoder_position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)
         return ids, model_kwargs
+
+    def _prepare_cache_for_generation(
+        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """As in transformers, but a sliding window is one over the target: of the source, everything is kept."""
+        given = model_kwargs.get("cache")
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+        cache = model_kwargs.get("cache")
+        if given is None and isinstance(cache, EncoderDecoderCache) and self.config.sliding_window is not None:
+            full = self.config.get_text_config(decoder=True)
+            full.sliding_window = None
+            cross_cache: Cache = DynamicCache(config=full)
+            if isinstance(cache.cross_attention_cache, StaticCache):
+                cross_cache = StaticCache(full, max_cache_len=model_kwargs["encoder_outputs"][0].shape[1])
+            model_kwargs["cache"] = EncoderDecoderCache(cache.self_attention_cache, cross_cache)
 
     def _reorder_cache(self, cache: Cache, beam_idx: torch.Tensor) -> Cache:
         """Rows of the chosen beams; beams of one source have equal cross-attention keys and values, so those stay."""

@@ -20,7 +20,12 @@ from torch import nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.masking_utils import (
+    create_bidirectional_mask,
+    create_bidirectional_sliding_window_mask,
+    create_causal_mask,
+    create_sliding_window_causal_mask,
+)
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -28,8 +33,12 @@ from transformers.modeling_outputs import (
     BaseModelOutputWithPastAndCrossAttentions,
     CausalLMOutputWithPast,
     MaskedLMOutput,
+    QuestionAnsweringModelOutput,
     Seq2SeqLMOutput,
     Seq2SeqModelOutput,
+    Seq2SeqSequenceClassifierOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
 from transformers.processing_utils import Unpack
@@ -273,11 +282,15 @@ def eager_attention_forward(
 class VanillaTransformerAttention(nn.Module):
     """Multi-head attention (section 3.2.2): over the sequence itself, or over the encoder's output."""
 
-    def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool):
+    def __init__(
+        self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool, sliding_window: int | None = None
+    ):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
+        # only flash attention reads it, which counts the token itself on either side; the others have it in their mask
+        self.sliding_window = sliding_window if is_causal or sliding_window is None else sliding_window + 1
         self.head_dim = config.head_dim
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = config.head_dim**-0.5
@@ -305,20 +318,23 @@ class VanillaTransformerAttention(nn.Module):
         kwargs: dict,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(B, K, S, d) each: of all positions so far, or of the source, which is projected once per generation."""
-        is_cross_attention = encoder_hidden_states is not None
-        layers = cache
-        if isinstance(cache, EncoderDecoderCache):
-            if is_cross_attention and cache.is_updated.get(self.layer_idx):
-                layer = cache.cross_attention_cache.layers[self.layer_idx]
-                return layer.keys, layer.values
-            layers = cache.cross_attention_cache if is_cross_attention else cache.self_attention_cache
-        states = encoder_hidden_states if is_cross_attention else hidden_states
-        key, value = self._heads(self.k_proj, states), self._heads(self.v_proj, states)
-        if layers is not None:
-            key, value = layers.update(key, value, self.layer_idx, kwargs=kwargs)
-            if is_cross_attention and isinstance(cache, EncoderDecoderCache):
-                cache.is_updated[self.layer_idx] = True
-        return key, value
+        if encoder_hidden_states is None:
+            key, value = self._heads(self.k_proj, hidden_states), self._heads(self.v_proj, hidden_states)
+            layers = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+            return (key, value) if layers is None else layers.update(key, value, self.layer_idx, kwargs=kwargs)
+        if not isinstance(cache, EncoderDecoderCache):
+            return self._heads(self.k_proj, encoder_hidden_states), self._heads(self.v_proj, encoder_hidden_states)
+        if not cache.is_updated.get(self.layer_idx):
+            key, value = (
+                self._heads(self.k_proj, encoder_hidden_states),
+                self._heads(self.v_proj, encoder_hidden_states),
+            )
+            cache.cross_attention_cache.update(key, value, self.layer_idx, kwargs=kwargs)
+            cache.is_updated[self.layer_idx] = True
+        layer = cache.cross_attention_cache.layers[self.layer_idx]
+        # a static cache may have room for longer sources
+        length = encoder_hidden_states.shape[1]
+        return layer.keys[:, :, :length], layer.values[:, :, :length]
 
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     def forward(
@@ -343,6 +359,7 @@ class VanillaTransformerAttention(nn.Module):
             attention_mask,
             dropout=self.attention_dropout if self.training else 0.0,
             scaling=self.scaling,
+            sliding_window=self.sliding_window,
             **kwargs,
         )
         return self.o_proj(output.flatten(-2).contiguous()), probabilities
@@ -387,7 +404,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
         self.dropout = config.dropout
-        self.self_attn = VanillaTransformerAttention(config, layer_idx, is_causal=is_causal)
+        self.self_attn = VanillaTransformerAttention(config, layer_idx, is_causal, config.sliding_window)
         self.self_attn_norm = build_norm(config)
         if has_cross_attention:
             self.cross_attn = VanillaTransformerAttention(config, layer_idx, is_causal=False)
@@ -490,6 +507,10 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
+    def init_parallel_plans(self) -> None:
+        """The plans of the config are those of the base model, which names its stacks; a stack has none of its own."""
+        self._tp_plan = self._ep_plan = self._pp_plan = self._fsdp_plan = {}
+
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
 
@@ -551,7 +572,9 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, 0, inputs.shape[1], inputs.device)
         hidden_states = self.embed(input_ids, inputs_embeds, position_ids)
-        attention_mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
+        local = self.config.sliding_window is not None
+        create_mask = create_bidirectional_sliding_window_mask if local else create_bidirectional_mask
+        attention_mask = create_mask(self.config, hidden_states, attention_mask)
         for layer in self.layers:
             hidden_states = layer(hidden_states, attention_mask, **kwargs)
         return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
@@ -577,7 +600,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
 
     def _new_cache(self) -> Cache:
         if self.has_cross_attention:
-            return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+            return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache())
         return DynamicCache(config=self.config)
 
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
@@ -611,7 +634,9 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, past_length, inputs.shape[1], inputs.device)
         hidden_states = self.embed(input_ids, inputs_embeds, position_ids)
-        attention_mask = create_causal_mask(
+        local = self.config.sliding_window is not None
+        create_mask = create_sliding_window_causal_mask if local else create_causal_mask
+        attention_mask = create_mask(
             self.config,
             hidden_states,
             attention_mask,
@@ -745,14 +770,6 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 # -------------------------------------------------------------------------------------------------------------- heads
 
 
-# which head writes tokens with which stacks; named in the error of a head that is given the wrong ones
-LANGUAGE_MODEL_HEADS = {
-    "encoder-decoder": "VanillaTransformerForConditionalGeneration",
-    "encoder-only": "VanillaTransformerForMaskedLM",
-    "decoder-only": "VanillaTransformerForCausalLM",
-}
-
-
 class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
     """A base model under `model`, and what its heads share."""
 
@@ -761,10 +778,10 @@ class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         if config.architecture not in self.served_architectures:
+            heads = [head.__name__ for head in HEADS if config.architecture in head.served_architectures]
             raise ValueError(
                 f"{type(self).__name__} needs architecture={' or '.join(map(repr, self.served_architectures))}, not "
-                f"{config.architecture!r}; the language-modelling head for that is "
-                f"{LANGUAGE_MODEL_HEADS[config.architecture]}."
+                f"{config.architecture!r}, whose heads are {', '.join(heads)}."
             )
         self.model = VanillaTransformerModel(config)
 
@@ -773,6 +790,13 @@ class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.model.set_input_embeddings(value)
+
+    def _loss_options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """For `smoothed_cross_entropy`, of the keywords of a forward; `label_smoothing` overrides the config's."""
+        return {
+            "label_smoothing": kwargs.get("label_smoothing", self.config.label_smoothing),
+            "num_items_in_batch": kwargs.get("num_items_in_batch"),
+        }
 
 
 class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
@@ -825,13 +849,9 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Logits (B, T, V), and the loss where there are labels (B, T), aligned with the states (B, T, D).
 
-        `skip_logits` gives the same loss without ever holding all logits: less memory, and faster. `label_smoothing`
-        overrides the config's.
+        `skip_logits` gives the same loss without ever holding all logits: less memory, and faster.
         """
-        options = {
-            "label_smoothing": kwargs.get("label_smoothing", self.config.label_smoothing),
-            "num_items_in_batch": kwargs.get("num_items_in_batch"),
-        }
+        options = self._loss_options(kwargs)
         # an adapter around the projection has to be called: its weight alone is not the whole of it
         if skip_logits and labels is not None and type(self.lm_head) is nn.Linear:
             return None, chunked_cross_entropy(hidden_states, self.lm_head.weight, labels, **options)
@@ -844,11 +864,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, 
 
     served_architectures = ("encoder-decoder",)
     _tp_plan = {"lm_head": "colwise_gather_output"}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """(B, T) labels to (B, T) decoder inputs: shifted right behind the start token."""
-        start = self.config.decoder_start_token_id
-        return shift_right(labels, self.config.bos_token_id if start is None else start, self.config.pad_token_id)
+        return shift_right(labels, self.config.start_token_id, self.config.pad_token_id)
 
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     @can_return_tuple
@@ -914,6 +934,7 @@ class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransf
 
     served_architectures = ("decoder-only",)
     _tp_plan = {"lm_head": "colwise_gather_output"}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     @can_return_tuple
@@ -967,6 +988,8 @@ class VanillaTransformerForMaskedLM(VanillaTransformerLMHeadModel):
     """Encoder-only model that fills in masked tokens."""
 
     served_architectures = ("encoder-only",)
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     @can_return_tuple
     def forward(
@@ -990,10 +1013,205 @@ class VanillaTransformerForMaskedLM(VanillaTransformerLMHeadModel):
         )
 
 
+class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
+    """Classifies, or rates, whole sequences.
+
+    The state that is classified: of an encoder the mean over all tokens, which trains well from scratch because every
+    token gets a gradient; of a decoder the one of the last token, which alone has seen them all. Padding, on whichever
+    side, has no part in either. The decoder of an encoder-decoder reads the start token alone where it is given nothing
+    else, and asks the source by cross-attention.
+    """
+
+    served_architectures = ("encoder-decoder", "encoder-only", "decoder-only")
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.score = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def pool(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """States (B, T, D) and their mask (B, T) to (B, D)."""
+        if mask is None or mask.dim() != 2:
+            mask = torch.ones(hidden_states.shape[:2], dtype=torch.long, device=hidden_states.device)
+        if self.config.architecture == "encoder-only":
+            weights = mask.to(hidden_states.dtype).unsqueeze(-1)
+            return (hidden_states * weights).sum(1) / weights.sum(1).clamp(min=1)
+        last = (mask.long() * torch.arange(1, mask.shape[1] + 1, device=mask.device)).argmax(-1)  # (B,)
+        return hidden_states[torch.arange(len(last), device=last.device), last]
+
+    def classification_loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """By `config.problem_type`; where that is unset, the labels set it, as everywhere in transformers.
+
+        Numbers: mean squared error. One of several classes: cross entropy, smoothed. Several classes at once: binary
+        cross entropy. All are means over labels, so that `num_items_in_batch` holds for each.
+        """
+        if self.config.problem_type is None:
+            if self.config.num_labels == 1:
+                self.config.problem_type = "regression"
+            elif labels.is_floating_point():
+                self.config.problem_type = "multi_label_classification"
+            else:
+                self.config.problem_type = "single_label_classification"
+        if self.config.problem_type == "single_label_classification":
+            return smoothed_cross_entropy(logits, labels, **self._loss_options(kwargs))
+        labels = labels.to(logits.device).view_as(logits).float()
+        if self.config.problem_type == "regression":
+            total = nn.functional.mse_loss(logits.float(), labels, reduction="sum")
+        else:
+            total = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels, reduction="sum")
+        return _per_item(total, labels.numel(), kwargs.get("num_items_in_batch"))
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SequenceClassifierOutput | Seq2SeqSequenceClassifierOutput:
+        """(B, T) ids to logits (B, num_labels).
+
+        Args:
+            labels: (B,) classes or numbers, or (B, num_labels) with 0 and 1 or numbers; see `classification_loss`.
+        """
+        inputs = _exactly_one(input_ids, inputs_embeds)
+        mask = attention_mask
+        kwargs["use_cache"] = False
+        if self.config.is_encoder_decoder:
+            if decoder_input_ids is None:
+                nothing = torch.full((inputs.shape[0], 1), IGNORED, device=inputs.device)
+                decoder_input_ids = shift_right(nothing, self.config.start_token_id, self.config.pad_token_id)
+            mask = decoder_attention_mask
+            kwargs |= {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
+        pooled = self.pool(outputs.last_hidden_state, mask)
+        logits = self.score(nn.functional.dropout(pooled, p=self.config.dropout, training=self.training))
+        loss = None if labels is None else self.classification_loss(logits, labels, **kwargs)
+        if not self.config.is_encoder_decoder:
+            return SequenceClassifierOutput(
+                loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+            )
+        return Seq2SeqSequenceClassifierOutput(
+            loss=loss,
+            logits=logits,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+
+class VanillaTransformerForTokenClassification(VanillaTransformerHeadModel):
+    """Classifies every token: tags, chunks, names."""
+
+    served_architectures = ("encoder-only", "decoder-only")
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.score = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TokenClassifierOutput:
+        """(B, T) ids to logits (B, T, num_labels); `labels` (B, T) are classes, -100 where none counts."""
+        kwargs["use_cache"] = False
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
+        states = nn.functional.dropout(outputs.last_hidden_state, p=self.config.dropout, training=self.training)
+        logits = self.score(states)
+        return TokenClassifierOutput(
+            loss=None if labels is None else smoothed_cross_entropy(logits, labels, **self._loss_options(kwargs)),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
+    """Finds the answer in the text: the tokens at which it starts and ends."""
+
+    served_architectures = ("encoder-only", "decoder-only")
+    accepts_loss_kwargs = False  # Trainer counts `labels`, and there are none of that name here
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        start_positions: torch.LongTensor | None = None,
+        end_positions: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> QuestionAnsweringModelOutput:
+        """(B, T) ids to start and end logits (B, T), lowest at padding.
+
+        Args:
+            start_positions, end_positions: (B,) or (B, 1); those outside the text, which truncation leaves, do not
+                count. The loss is not smoothed: neighbours of the right token are not as wrong as any other.
+        """
+        kwargs["use_cache"] = False
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
+        states = nn.functional.dropout(outputs.last_hidden_state, p=self.config.dropout, training=self.training)
+        logits = self.qa_outputs(states)  # (B, T, 2)
+        if attention_mask is not None and attention_mask.dim() == 2:
+            # the softmax is over positions, so padding would have a share in it
+            logits = logits.masked_fill(attention_mask.unsqueeze(-1) == 0, torch.finfo(logits.dtype).min)
+        start_logits, end_logits = logits.unbind(-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            count = kwargs.get("num_items_in_batch")
+            losses = []
+            for position_logits, positions in ((start_logits, start_positions), (end_logits, end_positions)):
+                outside = (positions < 0) | (positions >= position_logits.shape[1])
+                positions = positions.masked_fill(outside, IGNORED)
+                losses.append(smoothed_cross_entropy(position_logits, positions, num_items_in_batch=count))
+            loss = sum(losses) / 2
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+# named in the error of a head that is given an architecture it cannot serve
+HEADS: tuple[type[VanillaTransformerHeadModel], ...] = (
+    VanillaTransformerForConditionalGeneration,
+    VanillaTransformerForCausalLM,
+    VanillaTransformerForMaskedLM,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+    VanillaTransformerForQuestionAnswering,
+)
+
+
 __all__ = [
     "VanillaTransformerForCausalLM",
     "VanillaTransformerForConditionalGeneration",
     "VanillaTransformerForMaskedLM",
+    "VanillaTransformerForQuestionAnswering",
+    "VanillaTransformerForSequenceClassification",
+    "VanillaTransformerForTokenClassification",
     "VanillaTransformerModel",
     "VanillaTransformerPreTrainedModel",
 ]
