@@ -94,11 +94,16 @@ def generate(
     from vanilla_transformer.generation.translate import Translator
 
     translator = Translator.from_pretrained(model)
-    options = {"num_beams": num_beams, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
+    options: dict[str, Any] = {
+        "num_beams": num_beams,
+        "length_penalty": length_penalty,
+        "max_new_tokens": max_new_tokens,
+    }
     lines = (_decoded(line, f"{input}, line {number}") for number, line in enumerate(source, start=1))
     results = translator.translate(
         lines,
         n_best=n_best,
+        scores=scores or n_best > 1,
         max_batch_tokens=batch_tokens,
         read_ahead=read_ahead or (1 if source.isatty() else 1024),
         **{name: value for name, value in options.items() if value is not None},
@@ -117,6 +122,7 @@ def evaluate(
     target: Annotated[Path, typer.Option(help="Text file with the reference of each.")],
     num_beams: BeamsOption = None,
     tokenize: Annotated[str, typer.Option(help="sacrebleu's tokenizer; none for tokenised text.")] = "13a",
+    lowercase: Annotated[bool, typer.Option(help="Take no notice of case.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the outputs to this file.")] = None,
 ) -> None:
     """Score a model's output on parallel text: BLEU and chrF with their signatures, as JSON."""
@@ -131,13 +137,14 @@ def evaluate(
     from vanilla_transformer.generation.translate import Translator
     from vanilla_transformer.training.metrics import score_texts
 
-    options = {} if num_beams is None else {"num_beams": num_beams}
+    options: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
     translator = Translator.from_pretrained(model)
     outputs = [best[0].text for best in translator.translate(dataset["source"], **options)]
     if output is not None:
         with _whole_file(str(output)) as sink:
             sink.writelines(_one_line(text) + "\n" for text in outputs)
-    print(json.dumps(score_texts(outputs, list(dataset["target"]), tokenize).to_dict(), indent=2))
+    scores = score_texts(outputs, list(dataset["target"]), tokenize, lowercase=lowercase)
+    print(json.dumps(scores.to_dict(), indent=2))
 
 
 @app.command()
@@ -229,6 +236,7 @@ class _whole_file:
     def __enter__(self) -> IO[str]:
         if self.path is None:
             self.stream: IO[str] = sys.stdout
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
         else:
             self.partial = self.path.with_name(self.path.name + ".partial")
             self.stream = self.partial.open("w", encoding="utf-8", newline="\n")
@@ -239,10 +247,12 @@ class _whole_file:
             self.stream.close()
             if kind is None:
                 self.partial.replace(self.path)
+            else:
+                self.partial.unlink()
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split("\n"))
+    return text.replace("\r", " ").replace("\n", " ")
 
 
 def _output_line(number: int, hypothesis: "Hypothesis", n_best: int, scores: bool) -> str:
@@ -262,7 +272,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command; mistakes end in one sentence and status 2, an interrupt in status 130."""
     try:
         app(args=arguments, prog_name="vanilla-transformer")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         _say(f"error: {_sentence(error)}")
         sys.exit(2)
     except Exception as error:

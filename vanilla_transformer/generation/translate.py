@@ -1,5 +1,6 @@
 """From lines of text to lines of text: batches by length, order kept, as much as there is."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 __all__ = ["TARGET_TOKENIZER", "Hypothesis", "Translator"]
@@ -17,7 +19,7 @@ TARGET_TOKENIZER = "target_tokenizer"
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output: its text, and where beams were used its score (log-probability under the length penalty)."""
+    """One output: its text, and where asked for its log-probability, of beams under the length penalty."""
 
     text: str
     score: float | None
@@ -30,6 +32,9 @@ class Translator:
         model: any sequence-to-sequence model of transformers, in evaluation mode.
         tokenizer: of the source, and of the target where `target_tokenizer` is None.
         target_tokenizer: of the target, where vocabularies are separate.
+
+    Raises:
+        ValueError: where a tokenizer does not fit the model.
     """
 
     def __init__(
@@ -41,6 +46,14 @@ class Translator:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
+        sizes = {"source": model.config.vocab_size}
+        sizes["target"] = getattr(model.config, "target_vocab_size", None) or sizes["source"]
+        for side, used in (("source", self.tokenizer), ("target", self.target_tokenizer)):
+            if len(used) > sizes[side]:
+                raise ValueError(
+                    f"the {side} tokenizer has {len(used)} tokens but the model {sizes[side]}, so they do not belong "
+                    "together; take the tokenizer that was saved with the model, or resize the model's embeddings."
+                )
 
     @classmethod
     def from_pretrained(cls, model: str | Path, **model_options: Any) -> "Translator":
@@ -48,6 +61,7 @@ class Translator:
 
         Raises:
             FileNotFoundError: for a path that looks local and is not there, or holds no model.
+            ValueError, OSError: where what is there cannot be loaded, in one sentence.
         """
         folder = Path(model)
         if str(model).startswith((".", "/", "~")) or folder.exists():
@@ -56,9 +70,15 @@ class Translator:
                 kind = "is not there" if not folder.exists() else "holds no config.json"
                 raise FileNotFoundError(f"{model} {kind}; give the folder of a finished run or saved model.")
             model = folder
+            if not any(folder.glob("tokenizer*")):
+                raise FileNotFoundError(f"{folder} holds no tokenizer; save it there with tokenizer.save_pretrained.")
+        try:
+            loaded = AutoModelForSeq2SeqLM.from_pretrained(model, **model_options)
+        except SafetensorError as error:
+            raise ValueError(f"the weights in {model} are damaged ({error}); copy or train them again.") from error
         separate = folder / TARGET_TOKENIZER
         return cls(
-            AutoModelForSeq2SeqLM.from_pretrained(model, **model_options),
+            loaded,
             AutoTokenizer.from_pretrained(model),
             AutoTokenizer.from_pretrained(separate) if separate.is_dir() else None,
         )
@@ -68,6 +88,7 @@ class Translator:
         texts: Iterable[str],
         *,
         n_best: int = 1,
+        scores: bool = False,
         max_batch_tokens: int = 4096,
         read_ahead: int = 1024,
         **generate_options: Any,
@@ -77,6 +98,7 @@ class Translator:
         Args:
             texts: read as they are needed, `read_ahead` at a time. An empty text gives empty output.
             n_best: how many outputs of each.
+            scores: also give their scores, for which `generate()` keeps the scores of all tokens at every step.
             max_batch_tokens: texts of like length go together, as many as fit padded.
             read_ahead: texts among which batches are formed; 1 answers each text at once.
             generate_options: of `generate()`, such as `num_beams`.
@@ -85,35 +107,63 @@ class Translator:
             ValueError: where more outputs are asked for than there are beams, or a text is longer than the model's
                 learned positions.
         """
+        if read_ahead < 1:
+            raise ValueError(f"read_ahead={read_ahead} must be at least 1.")
         beams = generate_options.get("num_beams") or self.model.generation_config.num_beams or 1
         if n_best > beams and not generate_options.get("do_sample"):
             raise ValueError(f"{n_best} outputs of each text need at least as many beams, not {beams}.")
         texts = iter(texts)
+        read = 0
         while pool := list(islice(texts, read_ahead)):
-            encoded = [self.tokenizer(text)["input_ids"] if text.strip() else [] for text in pool]
+            encoded = [self.tokenizer(text, verbose=False)["input_ids"] if text.strip() else [] for text in pool]
+            for number, ids in enumerate(encoded, start=read + 1):
+                if len(ids) > self._longest_source:
+                    raise ValueError(
+                        f"line {number} of the input has {len(ids)} tokens, more than the {self._longest_source} "
+                        "learned positions of the model; cut it into shorter ones."
+                    )
+            read += len(pool)
             results: list[list[Hypothesis]] = [[Hypothesis("", None)] * n_best for _ in pool]
             for batch in _batches_by_length(encoded, max_batch_tokens):
-                outputs = self._generate([encoded[i] for i in batch], n_best, generate_options)
+                outputs = self._generate([encoded[i] for i in batch], n_best, scores, generate_options)
                 for index, hypotheses in zip(batch, outputs, strict=True):
                     results[index] = hypotheses
             yield from results
 
+    @property
+    def _longest_source(self) -> float:
+        config = self.model.config
+        return config.max_position_embeddings if getattr(config, "position_encoding", "") == "learned" else math.inf
+
     @torch.inference_mode()
-    def _generate(self, rows: list[list[int]], n_best: int, options: dict[str, Any]) -> list[list[Hypothesis]]:
+    def _generate(
+        self, rows: list[list[int]], n_best: int, scores: bool, options: dict[str, Any]
+    ) -> list[list[Hypothesis]]:
         inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
         output = self.model.generate(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
             num_return_sequences=n_best,
             return_dict_in_generate=True,
-            output_scores=True,
+            output_scores=scores,
             **options,
         )
         texts = self.target_tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
-        scores = getattr(output, "sequences_scores", None)
-        values = [None] * len(texts) if scores is None else scores.tolist()
+        values: Sequence[float | None] = [None] * len(texts)
+        if scores:
+            values = self._scores(output).tolist()
         hypotheses = [Hypothesis(text, score) for text, score in zip(texts, values, strict=True)]
         return [hypotheses[i : i + n_best] for i in range(0, len(hypotheses), n_best)]
+
+    def _scores(self, output: Any) -> torch.Tensor:
+        """(B,), as beam search gives them; without beams the sum over the tokens up to the end of the text."""
+        if getattr(output, "sequences_scores", None) is not None:
+            return output.sequences_scores
+        of_tokens = self.model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+        tokens = output.sequences[:, -of_tokens.shape[1] :]
+        ends = torch.as_tensor(self.model.generation_config.eos_token_id, device=tokens.device)
+        is_end = torch.isin(tokens, ends).long()
+        return of_tokens.masked_fill(is_end.cumsum(1) > is_end, 0.0).sum(1)
 
 
 def _batches_by_length(rows: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:

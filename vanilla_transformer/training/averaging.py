@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,15 +10,24 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-__all__ = ["average_checkpoints", "average_weights", "find_checkpoints"]
+__all__ = ["average_checkpoints", "average_weights", "find_checkpoints", "is_whole"]
 
 WEIGHTS = "model.safetensors"
 
 
 def find_checkpoints(run: str | Path) -> list[Path]:
-    """The `checkpoint-N` folders of a run that hold weights, in order of N."""
-    found = [folder for folder in Path(run).glob("checkpoint-*") if folder.name.rpartition("-")[2].isdigit()]
-    return sorted((f for f in found if _weight_files(f)), key=lambda f: int(f.name.rpartition("-")[2]))
+    """The `checkpoint-N` folders of a run that were written to their end, in order of N."""
+    found = [folder for folder in Path(run).glob("checkpoint-*") if folder.name.removeprefix("checkpoint-").isdigit()]
+    return sorted(filter(is_whole, found), key=lambda folder: int(folder.name.removeprefix("checkpoint-")))
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint was written to its end: its state is the last file that `Trainer` writes."""
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -82,18 +92,16 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Pa
     if output.exists() and any(output.iterdir()):
         raise FileExistsError(f"{output} is not empty; name another folder for the averaged model.")
     weights = average_weights(folders)
-    partial = output.with_name(output.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    last = Path(folders[-1])
-    for name in ("config.json", "generation_config.json"):
-        if (last / name).is_file():
-            shutil.copy2(last / name, partial / name)
-    for file in last.glob("*token*"):
-        if file.is_file():
-            shutil.copy2(file, partial / file.name)
-    save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
-    if output.exists():
-        output.rmdir()
-    partial.rename(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=output.name, dir=output.parent) as work:
+        partial = Path(work) / "model"
+        partial.mkdir()
+        last = Path(folders[-1])
+        for path in [last / "config.json", last / "generation_config.json", *last.glob("*token*")]:
+            if path.is_dir():
+                shutil.copytree(path, partial / path.name)
+            elif path.is_file():
+                shutil.copy2(path, partial / path.name)
+        save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
+        partial.replace(output)
     return output

@@ -29,12 +29,15 @@ class TextScores:
         return asdict(self)
 
 
-def score_texts(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> TextScores:
+def score_texts(
+    hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a", *, lowercase: bool = False
+) -> TextScores:
     """Compare detokenised texts.
 
     Args:
         hypotheses, references: texts, one to one.
         tokenize: sacrebleu's tokenizer; "none" for text that is tokenised already, "zh" or "ja-mecab" where needed.
+        lowercase: take no notice of case; the signatures say so.
 
     Raises:
         ValueError: for unequal or empty lists.
@@ -46,9 +49,11 @@ def score_texts(hypotheses: Sequence[str], references: Sequence[str], tokenize: 
     if not references:
         raise ValueError("there is no text to score.")
     # force: tokenised input is not a mistake where the caller asks for tokenize="none"
-    bleu, chrf = BLEU(tokenize=tokenize, force=True), CHRF()
+    bleu, chrf = BLEU(tokenize=tokenize, lowercase=lowercase, force=True), CHRF(lowercase=lowercase)
     bleu_score = bleu.corpus_score(hypotheses, [references]).score
     chrf_score = chrf.corpus_score(hypotheses, [references]).score
+    if lowercase:
+        hypotheses, references = [h.lower() for h in hypotheses], [r.lower() for r in references]
     matches = sum(h == r for h, r in zip(hypotheses, references, strict=True))
     return TextScores(
         bleu=round(bleu_score, 2),

@@ -20,7 +20,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 from transformers import GenerationConfig, Seq2SeqTrainingArguments
@@ -56,6 +56,7 @@ class TokenizerSection:
         shared: one vocabulary for both sides (section 5.1), or one each.
         min_frequency: pairs of symbols seen less often are not merged.
         lowercase: lower the case of all text.
+        split_digits: every digit is a token of its own.
         path: a folder or Hub id of a ready tokenizer instead.
     """
 
@@ -63,6 +64,7 @@ class TokenizerSection:
     shared: bool = True
     min_frequency: int = 2
     lowercase: bool = False
+    split_digits: bool = False
     path: str | None = None
 
 
@@ -190,7 +192,7 @@ class Recipe:
             label smoothing is 0.1 (section 5.4) where nothing else is said.
         training: fields of `transformers.Seq2SeqTrainingArguments`; `learning_rate: noam` stands for the paper's peak
             `hidden_size^-0.5 * warmup_steps^-0.5`.
-        generation: fields of `transformers.GenerationConfig`, and `max_length_over_source`.
+        generation: fields of `transformers.GenerationConfig`, `max_length_over_source` and `length_penalty_form`.
     """
 
     output_dir: str
@@ -245,6 +247,15 @@ class Recipe:
         """Plain values, as they stand in a file."""
         return dataclasses.asdict(self)
 
+    def generation_settings(self) -> dict[str, Any]:
+        """What the model's `generation_config` is given: the recipe's settings, and the paper's where they fit those."""
+        defaults = dict(GENERATION_DEFAULTS)
+        if "max_length" in self.generation or "max_new_tokens" in self.generation:
+            del defaults["max_length_over_source"]
+        if self.generation.get("num_beams") == 1:
+            del defaults["length_penalty"]
+        return {**defaults, **self.generation}
+
     def save(self, path: str | Path) -> None:
         """Write the recipe, with all defaults, as YAML."""
         text = yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=119)
@@ -265,7 +276,17 @@ class Recipe:
             if name in SET_ELSEWHERE:
                 raise RecipeError(f"training.{name} is set by {SET_ELSEWHERE[name]} in a recipe; set it there.")
         _known(self.training, training_fields - set(SET_ELSEWHERE), "training")
-        _known(self.generation, set(GenerationConfig().to_dict()) | {"max_length_over_source"}, "generation")
+        for name, value in self.training.items():
+            if value is False and name.endswith("_strategy"):
+                self.training[name] = value = "no"  # which is what YAML reads as false
+            if (name, value) != ("learning_rate", "noam"):
+                _typed(value, get_type_hints(Seq2SeqTrainingArguments)[name], f"training.{name}")
+        own = {"max_length_over_source": 50, "length_penalty_form": "power"}
+        _known(self.generation, {*GenerationConfig().to_dict(), *own}, "generation")
+        # transformers has no types for these, but defaults
+        for name, default in {**GenerationConfig._get_default_generation_params(), **own}.items():
+            if name in self.generation and type(default) in (int, float):
+                _typed(self.generation[name], type(default) | None, f"generation.{name}")
         data_fields = {f.name for f in dataclasses.fields(ParallelData)}
         for name, part in self.data_parts().items():
             _known(part, data_fields, name)
@@ -275,9 +296,14 @@ class Recipe:
         positive = {
             "batches.max_tokens": self.batches.max_tokens,
             "tokenizer.vocab_size": self.tokenizer.vocab_size,
+            "evaluation.num_beams": self.evaluation.num_beams,
+            "evaluation.sentences": self.evaluation.sentences,
+            "generation.num_beams": self.generation.get("num_beams"),
+            "data.max_source_length": self.data.max_source_length,
+            "data.max_target_length": self.data.max_target_length,
         }
         for name, value in positive.items():
-            if value < 1:
+            if value is not None and value < 1:
                 raise RecipeError(f"{name}={value} must be at least 1.")
 
     def data_parts(self) -> dict[str, dict[str, Any]]:
@@ -329,7 +355,7 @@ def _build(section: type, values: Any, prefix: str) -> Any:
         if name not in fields:
             raise RecipeError(f"unknown field {prefix}{name}; {_suggest(str(name), fields)}")
         hint = hints[name]
-        if dataclasses.is_dataclass(hint):
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             given[name] = _build(hint, {} if value is None else value, f"{prefix}{name}.")
         else:
             given[name] = _typed(value, hint, f"{prefix}{name}")
@@ -345,9 +371,8 @@ def _build(section: type, values: Any, prefix: str) -> Any:
 
 def _typed(value: Any, hint: Any, name: str) -> Any:
     """The value, where it is of the field's type; whole numbers pass as floats."""
-    allowed = tuple(getattr(option, "__origin__", option) for option in (get_args(hint) or (hint,)))
-    if getattr(hint, "__origin__", None) is dict:
-        allowed = (dict,)
+    options = (hint,) if get_origin(hint) in (dict, list) else get_args(hint) or (hint,)
+    allowed = tuple(get_origin(option) or option for option in options)
     if float in allowed and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     wrong_bool = isinstance(value, bool) and bool not in allowed

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from safetensors import SafetensorError
 from transformers import (
     AutoTokenizer,
     DataCollatorForSeq2Seq,
@@ -20,7 +21,6 @@ from transformers import (
     set_seed,
 )
 from transformers.trainer_callback import ProgressCallback
-from transformers.trainer_utils import get_last_checkpoint
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
@@ -35,7 +35,7 @@ from vanilla_transformer.training.averaging import average_weights, find_checkpo
 from vanilla_transformer.training.metrics import GenerationMetrics, TextScores, score_texts
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
-from vanilla_transformer.training.recipe import GENERATION_DEFAULTS, TRAINING_DEFAULTS, Recipe, RecipeError
+from vanilla_transformer.training.recipe import TRAINING_DEFAULTS, Recipe, RecipeError
 from vanilla_transformer.training.schedules import noam_peak
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TimeLimit, TokenProgress
 
@@ -91,22 +91,26 @@ def run_recipe(
     if not torch.cuda.is_available():
         keep_freed_memory()
     folder = Path(recipe.output_dir)
-    checkpoint = _prepare_folder(folder, resume=resume, overwrite=overwrite)
+    arguments = _training_arguments(recipe)
+    first_process = arguments.process_index == 0
+    if first_process:
+        _check_folder(folder, resume=resume, overwrite=overwrite)
+    else:
+        say = _say_nothing
+    finished = find_checkpoints(folder) if resume else []
+    checkpoint = finished[-1] if finished else None
     set_seed(recipe.seed)
 
     parts = {name: load_parallel(recipe.parallel_data(part)) for name, part in recipe.data_parts().items()}
-    recipe.save(folder / RECIPE)
     tokenizers = _tokenizers(recipe, parts["data.train"][0], folder if checkpoint else None)
-    tokenizers.save(folder)
     train, train_report = _tokenized(recipe, *parts["data.train"], tokenizers)
     validation, validation_report = _tokenized(recipe, *parts["data.validation"], tokenizers)
     reports = {"train": train_report, "validation": validation_report}
     for report in reports.values():
         say(str(report))
 
-    lengths = pair_lengths(train)
     sampler = TokenBudgetBatchSampler(
-        lengths, recipe.batches.max_tokens, max_sentences=recipe.batches.max_sentences, seed=recipe.seed
+        pair_lengths(train), recipe.batches.max_tokens, max_sentences=recipe.batches.max_sentences, seed=recipe.seed
     )
     say(
         f"{len(sampler)} batches an epoch of at most {recipe.batches.max_tokens} tokens a side, "
@@ -114,7 +118,16 @@ def run_recipe(
     )
     model = _model(recipe, tokenizers)
     say(f"{model.config.num_parameters():,} parameters, {model.config.architecture}")
-    arguments = _training_arguments(recipe, model.config)
+    # not before all else is known to be in order: this deletes a run that is overwritten
+    if first_process:
+        _clear_folder(folder, keep=resume)
+        recipe.save(folder / RECIPE)
+        tokenizers.save(folder)
+    arguments.distributed_state.wait_for_everyone()
+    if resume:
+        say(
+            f"going on from {checkpoint}" if checkpoint else f"{folder} has no checkpoint yet: starting from the first"
+        )
     trainer = Seq2SeqTokenTrainer(
         model=model,
         args=arguments,
@@ -127,9 +140,11 @@ def run_recipe(
             recipe.evaluation.tokenize,
         ),
         batch_sampler=sampler,
+        target_tokenizer=tokenizers.target if tokenizers.separate else None,
     )
-    trainer.remove_callback(ProgressCallback)
-    trainer.add_callback(TokenProgress())
+    if not arguments.disable_tqdm:
+        trainer.remove_callback(ProgressCallback)
+        trainer.add_callback(TokenProgress())
     if recipe.max_minutes is not None:
         trainer.add_callback(TimeLimit(trainer, recipe.max_minutes))
     _train(trainer, checkpoint, folder)
@@ -152,27 +167,38 @@ def run_recipe(
     return RunResult(folder, metrics)
 
 
-def _prepare_folder(folder: Path, *, resume: bool, overwrite: bool) -> str | None:
-    """Make the folder, and find the checkpoint to go on from."""
-    occupied = folder.is_dir() and any(folder.iterdir())
+def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise RecipeError(f"output_dir {folder} is a file; name a folder.")
-    if occupied and overwrite:
-        if not (folder / RECIPE).is_file():
-            raise RecipeError(
-                f"output_dir {folder} holds files but no run, so it is not overwritten; name another folder."
-            )
-        shutil.rmtree(folder)
-    elif occupied and not resume:
+    if resume and overwrite:
+        raise RecipeError("--resume goes on with a run and --overwrite deletes it; give one of them.")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    is_run = (folder / RECIPE).is_file()
+    if overwrite and not is_run:
+        raise RecipeError(
+            f"output_dir {folder} holds files but no run, so it is not overwritten; name another folder."
+        )
+    if resume and not is_run:
+        raise RecipeError(f"output_dir {folder} holds no run to go on with; name its folder, or leave out --resume.")
+    if not resume and not overwrite:
         raise RecipeError(
             f"output_dir {folder} is not empty; give --resume to go on with the run in it, --overwrite to start it "
             "again, or output_dir=... for another folder."
         )
+
+
+def _clear_folder(folder: Path, *, keep: bool) -> None:
+    """Make the folder empty, or take out of the run in it what was not written to its end."""
+    if not keep and folder.is_dir():
+        shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    checkpoint = get_last_checkpoint(str(folder)) if resume else None
-    if resume and occupied and checkpoint is None and not (folder / RECIPE).is_file():
-        raise RecipeError(f"output_dir {folder} holds no run to go on with; name its folder, or leave out --resume.")
-    return checkpoint
+    for partial in set(folder.glob("checkpoint-*")) - set(find_checkpoints(folder)):
+        shutil.rmtree(partial)
+
+
+def _say_nothing(line: str) -> None:
+    """What all processes but the first say."""
 
 
 def _tokenizers(recipe: Recipe, train: Dataset, ready: Path | None) -> _Tokenizers:
@@ -190,6 +216,7 @@ def _tokenizers(recipe: Recipe, train: Dataset, ready: Path | None) -> _Tokenize
             section.vocab_size,
             min_frequency=section.min_frequency,
             lowercase=section.lowercase,
+            split_digits=section.split_digits,
         )
 
     if section.shared:
@@ -220,18 +247,20 @@ def _for_evaluation(dataset: Dataset, sentences: int | None) -> Dataset:
     return dataset.select(order).select_columns(["input_ids", "labels"])
 
 
-def _model(recipe: Recipe, tokenizers: _Tokenizers) -> VanillaTransformerForConditionalGeneration:
-    fields = {"label_smoothing": 0.1, **recipe.model}
-    preset = fields.pop("preset", "transformer-base")
-    source, target = tokenizers.source, tokenizers.target
-    fields.setdefault("vocab_size", len(source))
-    if tokenizers.separate:
-        fields.setdefault("target_vocab_size", len(target))
-    for name in ("pad_token_id", "bos_token_id", "eos_token_id"):
-        fields.setdefault(name, getattr(target, name))
-    config = VanillaTransformerConfig.from_preset(preset, **fields)
+def _config(recipe: Recipe, **from_tokenizers: Any) -> VanillaTransformerConfig:
+    fields = {"label_smoothing": 0.1, **from_tokenizers, **recipe.model}
+    config = VanillaTransformerConfig.from_preset(fields.pop("preset", "transformer-base"), **fields)
     if config.architecture != "encoder-decoder":
         raise RecipeError(f"task seq2seq needs model.architecture=encoder-decoder, not {config.architecture}.")
+    return config
+
+
+def _model(recipe: Recipe, tokenizers: _Tokenizers) -> VanillaTransformerForConditionalGeneration:
+    source, target = tokenizers.source, tokenizers.target
+    fields = {name: getattr(target, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    if tokenizers.separate:
+        fields["target_vocab_size"] = len(target)
+    config = _config(recipe, vocab_size=len(source), **fields)
     for side, tokenizer, size in (
         ("vocab_size", source, config.vocab_size),
         ("target_vocab_size", target, config.output_vocab_size),
@@ -242,16 +271,16 @@ def _model(recipe: Recipe, tokenizers: _Tokenizers) -> VanillaTransformerForCond
                 "embedding; raise it, or leave it out to follow the tokenizer."
             )
     model = VanillaTransformerForConditionalGeneration(config)
-    for name, value in {**GENERATION_DEFAULTS, **recipe.generation}.items():
+    for name, value in recipe.generation_settings().items():
         setattr(model.generation_config, name, value)
     return model
 
 
-def _training_arguments(recipe: Recipe, config: VanillaTransformerConfig) -> Seq2SeqTrainingArguments:
+def _training_arguments(recipe: Recipe) -> Seq2SeqTrainingArguments:
     fields = {**TRAINING_DEFAULTS, **recipe.training}
     fields.setdefault("save_total_limit", max(recipe.averaging.last, 1) + 1)
     if fields["learning_rate"] == "noam":
-        fields["learning_rate"] = noam_peak(config.hidden_size, int(fields["warmup_steps"]))
+        fields["learning_rate"] = noam_peak(_config(recipe).hidden_size, int(fields["warmup_steps"]))
     try:
         return Seq2SeqTrainingArguments(
             output_dir=recipe.output_dir,
@@ -263,12 +292,14 @@ def _training_arguments(recipe: Recipe, config: VanillaTransformerConfig) -> Seq
         raise RecipeError(f"training: {error}") from error
 
 
-def _train(trainer: Seq2SeqTokenTrainer, checkpoint: str | None, folder: Path) -> None:
+def _train(trainer: Seq2SeqTokenTrainer, checkpoint: Path | None, folder: Path) -> None:
     try:
-        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except SafetensorError as error:
+        raise ValueError(f"{checkpoint} is damaged ({error}); delete it and go on from the one before it.") from error
     except KeyboardInterrupt:
-        saved = get_last_checkpoint(str(folder))
-        kept = f"{Path(saved).name} is kept; go on with --resume" if saved else "no checkpoint was saved yet"
+        saved = find_checkpoints(folder)
+        kept = f"{saved[-1].name} is kept; go on with --resume" if saved else "no checkpoint was saved yet"
         raise RunInterrupted(f"interrupted at update {trainer.state.global_step}; {kept}.") from None
 
 
@@ -314,10 +345,9 @@ def _score(
     started = time.monotonic()
     outputs = [best[0].text for best in translator.translate(dataset["source"])]
     seconds = time.monotonic() - started
-    references = list(dataset["target"])
-    if recipe.tokenizer.lowercase:
-        references = [reference.lower() for reference in references]
-    scores: TextScores = score_texts(outputs, references, recipe.evaluation.tokenize)
+    scores: TextScores = score_texts(
+        outputs, list(dataset["target"]), recipe.evaluation.tokenize, lowercase=recipe.tokenizer.lowercase
+    )
     say(
         f"{name}: BLEU {scores.bleu}  chrF {scores.chrf}  exact match {100 * scores.exact_match:.1f} %  "
         f"({scores.sentences} sentences in {seconds:.0f} s)  {scores.bleu_signature}"

@@ -1,17 +1,31 @@
 """`Seq2SeqTrainer` with batches by token budget, the paper's schedule and the speed of training in its logs."""
 
 import copy
+import shutil
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
+from safetensors import SafetensorError
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
-from transformers import Seq2SeqTrainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
+from vanilla_transformer.generation.translate import TARGET_TOKENIZER
+from vanilla_transformer.training.averaging import is_whole
 from vanilla_transformer.training.schedules import inverse_sqrt_schedule
 
 __all__ = ["Seq2SeqTokenTrainer", "TimeLimit", "TokenProgress"]
@@ -23,14 +37,25 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
     - `lr_scheduler_type="inverse_sqrt"` is the paper's schedule, whose first update has step number 1.
     - The loss of evaluations is without label smoothing, so that its exponential is a perplexity.
     - Logs have `minutes` of training over all sittings and `tokens_per_second` (source and target, no padding).
+    - A checkpoint that cannot be written to its end is taken away again.
 
     Args:
         batch_sampler: over the training data.
+        target_tokenizer: saved with every checkpoint, where vocabularies are separate.
     """
 
-    def __init__(self, *args: Any, batch_sampler: TokenBudgetBatchSampler | None = None, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        batch_sampler: TokenBudgetBatchSampler | None = None,
+        target_tokenizer: PreTrainedTokenizerBase | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
         self.batch_sampler = batch_sampler
+        self.target_tokenizer = target_tokenizer
+        if batch_sampler is not None:
+            self.add_callback(_EpochOfBatches(batch_sampler))
         self._started: float | None = None
         self._minutes_before = 0.0
         self._tokens = 0
@@ -59,14 +84,17 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
     @property
     def minutes(self) -> float:
         """Minutes of training so far, evaluations and earlier sittings included."""
-        running = 0.0 if self._started is None else (time.monotonic() - self._started) / 60
-        return self._minutes_before + running
+        if self._started is None:
+            return self._logged_minutes()
+        return self._minutes_before + (time.monotonic() - self._started) / 60
+
+    def _logged_minutes(self) -> float:
+        return max((entry["minutes"] for entry in self.state.log_history if "minutes" in entry), default=0.0)
 
     def training_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> torch.Tensor:
         if self._started is None:
+            self._minutes_before = self._logged_minutes()
             self._started = time.monotonic()
-            logged = [entry["minutes"] for entry in self.state.log_history if "minutes" in entry]
-            self._minutes_before = logged[-1] if logged else 0.0
         before = time.monotonic()
         loss = super().training_step(model, inputs, *args, **kwargs)
         self._tokens += int(inputs["attention_mask"].sum()) + int((inputs["labels"] != -100).sum())
@@ -87,6 +115,26 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
             inputs = {**inputs, "label_smoothing": 0.0}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.target_tokenizer is not None:
+            self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        try:
+            super()._save_checkpoint(*args, **kwargs)
+        except BaseException as error:
+            if not is_whole(checkpoint):
+                shutil.rmtree(checkpoint, ignore_errors=True)
+            # what a full disk makes of safetensors and torch.save
+            if isinstance(error, (OSError, SafetensorError, RuntimeError)):
+                raise OSError(
+                    f"{checkpoint} could not be written: {str(error).splitlines()[0]}; the checkpoints before it are "
+                    "kept, go on with --resume."
+                ) from error
+            raise
+
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # A tied matrix is saved under one name; transformers 5.24 reports the others as missing when it loads the best
         # checkpoint, although tying has filled them.
@@ -101,6 +149,21 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
             logs["tokens_per_second"] = round(self._tokens * self.args.world_size / self._seconds_in_steps)
             self._tokens, self._seconds_in_steps = 0, 0.0
         super().log(logs, *args, **kwargs)
+
+
+class _EpochOfBatches(TrainerCallback):
+    """Tells the sampler its epoch.
+
+    transformers 5.24 looks for it one wrapper deep; a run that is resumed on several processes has it two deep.
+    """
+
+    def __init__(self, sampler: TokenBudgetBatchSampler):
+        self.sampler = sampler
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.sampler.set_epoch(int(state.epoch or 0))
 
 
 class TimeLimit(TrainerCallback):
@@ -118,9 +181,14 @@ class TimeLimit(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        if self.trainer.minutes >= self.minutes:
-            control.should_evaluate = True
-            control.should_save = True
+        over = [self.trainer.minutes >= self.minutes]
+        if args.world_size > 1:
+            # all processes go by the clock of the first, or some would wait for ever for those that stopped
+            broadcast_object_list(over)
+        if over[0]:
+            # where these come once an epoch, they come when it ends here
+            control.should_evaluate |= args.eval_strategy == "steps"
+            control.should_save |= args.save_strategy == "steps"
             control.should_training_stop = True
         return control
 
@@ -149,5 +217,6 @@ class TokenProgress(ProgressCallback):
             names = ("eval_loss", "eval_bleu", "eval_chrf", "eval_exact_match")
             values = "  ".join(f"{n.removeprefix('eval_')} {logs[n]:.4g}" for n in names if n in logs)
             self.training_bar.write(
-                f"step {state.global_step:>6}  epoch {state.epoch:>5.1f}  {logs.get('minutes', 0):>5.1f} min  {values}"
+                f"step {state.global_step:>6}  epoch {state.epoch:>5.1f}  {logs.get('minutes', 0):>5.1f} min  {values}",
+                file=sys.stderr,
             )
