@@ -63,8 +63,7 @@ def train_tokenizer_command(
     def lines() -> Iterator[str]:
         for path in texts:
             with path.open("rb") as stream:
-                for number, line in enumerate(stream, start=1):
-                    yield _decoded(line, f"{path}, line {number}")
+                yield from _lines(stream, str(path))
 
     tokenizer = train_tokenizer(lines(), vocab_size, lowercase=lowercase)
     tokenizer.save_pretrained(output)
@@ -99,9 +98,8 @@ def generate(
         "length_penalty": length_penalty,
         "max_new_tokens": max_new_tokens,
     }
-    lines = (_decoded(line, f"{input}, line {number}") for number, line in enumerate(source, start=1))
     results = translator.translate(
-        lines,
+        _lines(source, input),
         n_best=n_best,
         scores=scores or n_best > 1,
         max_batch_tokens=batch_tokens,
@@ -220,11 +218,14 @@ def _open_input(name: str) -> IO[bytes]:
     return path.open("rb")
 
 
-def _decoded(line: bytes, place: str) -> str:
-    try:
-        return line.decode("utf-8").removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{place}: not valid UTF-8; convert the text to UTF-8 first.") from error
+def _lines(stream: IO[bytes], name: str) -> Iterator[str]:
+    for number, line in enumerate(stream, start=1):
+        try:
+            # without the byte order mark of a first line
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name}, line {number}: not valid UTF-8; convert the text to UTF-8 first.") from error
+        yield text.removesuffix("\n").removesuffix("\r")
 
 
 class _whole_file:

@@ -73,10 +73,14 @@ class Translator:
             if not any(folder.glob("tokenizer*")):
                 raise FileNotFoundError(f"{folder} holds no tokenizer; save it there with tokenizer.save_pretrained.")
         try:
-            loaded = AutoModelForSeq2SeqLM.from_pretrained(model, **model_options)
+            loaded, found = AutoModelForSeq2SeqLM.from_pretrained(model, output_loading_info=True, **model_options)
         except SafetensorError as error:
             raise ValueError(f"the weights in {model} are damaged ({error}); copy or train them again.") from error
+        if found["missing_keys"]:
+            raise ValueError(f"the weights in {model} are not those of the model: {min(found['missing_keys'])} lacks.")
         separate = folder / TARGET_TOKENIZER
+        if getattr(loaded.config, "target_vocab_size", None) and folder.is_dir() and not separate.is_dir():
+            raise FileNotFoundError(f"{folder} holds no {TARGET_TOKENIZER}, which separate vocabularies need.")
         return cls(
             loaded,
             AutoTokenizer.from_pretrained(model),
@@ -156,14 +160,14 @@ class Translator:
         return [hypotheses[i : i + n_best] for i in range(0, len(hypotheses), n_best)]
 
     def _scores(self, output: Any) -> torch.Tensor:
-        """(B,), as beam search gives them; without beams the sum over the tokens up to the end of the text."""
+        """(B,), as beam search gives them; without beams the sum over the tokens before the padding."""
         if getattr(output, "sequences_scores", None) is not None:
             return output.sequences_scores
         of_tokens = self.model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
         tokens = output.sequences[:, -of_tokens.shape[1] :]
-        ends = torch.as_tensor(self.model.generation_config.eos_token_id, device=tokens.device)
-        is_end = torch.isin(tokens, ends).long()
-        return of_tokens.masked_fill(is_end.cumsum(1) > is_end, 0.0).sum(1)
+        is_pad = tokens == self.model.generation_config.pad_token_id
+        after_text = is_pad.flip(1).long().cumprod(1).flip(1).bool()
+        return of_tokens.masked_fill(after_text, 0.0).sum(1)
 
 
 def _batches_by_length(rows: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 __all__ = ["average_checkpoints", "average_weights", "find_checkpoints", "is_whole"]
@@ -37,6 +37,13 @@ def _weight_files(folder: Path) -> list[Path]:
     return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
 
 
+def _opened(file: Path) -> safe_open:
+    try:
+        return safe_open(str(file), framework="pt")
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged ({error}); leave its folder out.") from error
+
+
 def average_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
     """Mean of every weight over the checkpoints, summed in float64; weights that are no floats are the last one's.
 
@@ -54,7 +61,7 @@ def average_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
             raise FileNotFoundError(f"{folder} holds no {WEIGHTS}; give folders saved by a run or save_pretrained.")
         seen = set()
         for file in files:
-            with safe_open(str(file), framework="pt") as weights:
+            with _opened(file) as weights:
                 for name in weights.keys():  # noqa: SIM118 - not a dict
                     tensor = weights.get_tensor(name)
                     seen.add(name)

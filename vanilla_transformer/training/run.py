@@ -142,12 +142,16 @@ def run_recipe(
         batch_sampler=sampler,
         target_tokenizer=tokenizers.target if tokenizers.separate else None,
     )
+    progress = TokenProgress()
     if not arguments.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(TokenProgress())
+        trainer.add_callback(progress)
     if recipe.max_minutes is not None:
         trainer.add_callback(TimeLimit(trainer, recipe.max_minutes))
-    _train(trainer, checkpoint, folder)
+    try:
+        _train(trainer, checkpoint, folder)
+    finally:
+        progress.close()
 
     metrics: dict[str, Any] = {
         "training": _training_facts(trainer, recipe, train),

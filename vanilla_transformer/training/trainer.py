@@ -104,15 +104,16 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
         # Seq2SeqTrainer 5.24 writes every default, max_length=20 among them, into the model's generation_config, from
         # where they would reach each saved checkpoint.
-        before = copy.deepcopy(self.model.generation_config)
+        generation_config, smoothing = copy.deepcopy(self.model.generation_config), self.model.config.label_smoothing
+        self.model.config.label_smoothing = 0.0
         try:
             return super().prediction_step(*args, **kwargs)
         finally:
-            self.model.generation_config = before
+            self.model.generation_config, self.model.config.label_smoothing = generation_config, smoothing
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if not model.training:
-            inputs = {**inputs, "label_smoothing": 0.0}
+        if model.training:
+            inputs = {**inputs, "skip_logits": True}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
@@ -195,6 +196,11 @@ class TimeLimit(TrainerCallback):
 
 class TokenProgress(ProgressCallback):
     """transformers' progress bar with loss and tokens per second behind it, and one line for each evaluation."""
+
+    def close(self) -> None:
+        """End the line of a bar that was interrupted."""
+        if self.training_bar is not None:
+            self.training_bar.close()
 
     def on_log(
         self,

@@ -1,0 +1,269 @@
+"""The command line: what comes out, in which order, and one clear sentence for every mistake."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from runs import recipe_values, reversed_words, save_translator, word_tokenizer, write_pairs
+from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
+from vanilla_transformer import cli
+from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.training import run as run_module
+from vanilla_transformer.training.metrics import score_texts
+
+SOURCES = [source for source, _ in reversed_words(9, 6)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    save_translator(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    return [
+        best[0].text.replace("\n", " ").replace("\r", " ")
+        for best in Translator.from_pretrained(folder).translate(SOURCES)
+    ]
+
+
+@pytest.fixture
+def command(capsys):
+    """Runs a command in this process; gives its status, output and messages."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as end:
+            cli.main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return end.value.code or 0, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture
+def refused(command):
+    """The one sentence in which a command is refused."""
+
+    def run(*arguments):
+        status, out, err = command(*arguments)
+        lines = [line for line in err.splitlines() if line]
+        assert (status, out) == (2, ""), err
+        assert "Traceback" not in err and lines[-1].startswith("error: "), err
+        assert len([line for line in lines if line.startswith("error: ")]) == 1
+        return lines[-1]
+
+    return run
+
+
+@pytest.fixture
+def source_file(tmp_path):
+    path = tmp_path / "source.txt"
+    path.write_text("".join(f"{source}\n" for source in SOURCES), encoding="utf-8")
+    return path
+
+
+# generate ------------------------------------------------------------------------------------------------------------
+
+
+def test_generate_writes_a_line_for_each_line_in_order(command, folder, tmp_path, expected):
+    lines = ["", *SOURCES[:4], " ", *SOURCES[4:], ""]
+    path = tmp_path / "source.txt"
+    # a byte order mark, Windows line ends, and no line end after the last
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*lines, SOURCES[0]]).encode())
+    status, out, err = command("generate", "--model", folder, "--input", path, "--batch-tokens", 30)
+    assert (status, err) == (0, "")
+    assert out.split("\n") == ["", *expected[:4], "", *expected[4:], "", expected[0], ""]
+
+
+def test_generate_writes_n_best_and_scores(command, folder, source_file, expected):
+    status, out, _ = command("generate", "-m", folder, "-i", source_file, "--n-best", 2, "--num-beams", 3)
+    rows = [line.split(" ||| ") for line in out.rstrip("\n").split("\n")]
+    assert status == 0 and [int(row[0]) for row in rows] == [n for n in range(9) for _ in range(2)]
+    scores = [float(row[-1]) for row in rows]
+    assert all(first >= second for first, second in zip(scores[::2], scores[1::2], strict=True))
+    status, out, _ = command("generate", "-m", folder, "-i", source_file, "--scores")
+    texts, scores = zip(*(line.rsplit("\t", 1) for line in out.rstrip("\n").split("\n")), strict=True)
+    assert status == 0 and list(texts) == expected and all(float(score) < 0 for score in scores)
+
+
+def test_generate_prints_no_warning_whatever_the_beams(command, folder, source_file):
+    for beams in (1, 2):
+        options = ("--num-beams", beams, "--length-penalty", 0.8, "--max-new-tokens", 2)
+        assert command("generate", "-m", folder, "-i", source_file, *options)[2] == ""
+
+
+def test_generate_writes_its_file_whole_or_not_at_all(command, refused, folder, source_file, tmp_path, expected):
+    output = tmp_path / "out.txt"
+    assert command("generate", "-m", folder, "-i", source_file, "-o", output)[:2] == (0, "")
+    assert output.read_text() == "".join(f"{text}\n" for text in expected)
+    with source_file.open("ab") as stream:
+        stream.write(b"caf\xe9\n")
+    sentence = refused("generate", "-m", folder, "-i", source_file, "-o", tmp_path / "new.txt", "--read-ahead", 2)
+    assert "source.txt, line 10: not valid UTF-8" in sentence
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "source.txt"]
+
+
+def test_generate_from_standard_input(command, folder, monkeypatch, expected):
+    stdin = io.TextIOWrapper(io.BytesIO("\n".join(SOURCES).encode()))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert command("generate", "-m", folder)[1] == "".join(f"{text}\n" for text in expected)
+
+
+def test_generate_answers_a_line_before_the_next_and_is_quiet_when_nobody_reads(folder, expected):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vanilla_transformer.cli", "generate", "-m", str(folder), "--read-ahead", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    for source, text in zip(SOURCES[:2], expected[:2], strict=True):
+        process.stdin.write(f"{source}\n".encode())
+        process.stdin.flush()
+        assert process.stdout.readline().decode() == f"{text}\n"
+    process.stdout.close()
+    process.stdin.write(f"{SOURCES[2]}\n".encode())
+    process.stdin.close()
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 1
+
+
+def test_generate_of_an_empty_file_is_empty(command, folder, tmp_path):
+    (tmp_path / "empty.txt").write_bytes(b"")
+    assert command("generate", "-m", folder, "-i", tmp_path / "empty.txt") == (0, "", "")
+
+
+def test_generate_refuses_what_it_cannot_use(refused, folder, source_file, tmp_path):
+    def generate(model, *options):
+        return refused("generate", "-m", model, "-i", source_file, *options)
+
+    assert "there is no input file gone.txt" in refused("generate", "-m", folder, "-i", "gone.txt")
+    assert "./gone is not there" in generate("./gone")
+    assert "at least as many beams" in generate(folder, "--n-best", 3, "--num-beams", 2)
+
+    model = LANGUAGE_MODELS["decoder-only"](tiny_config("decoder-only", vocab_size=280))
+    model.save_pretrained(tmp_path / "decoder")
+    assert "holds no tokenizer" in generate(tmp_path / "decoder")
+    word_tokenizer().save_pretrained(tmp_path / "decoder")
+    assert "VanillaTransformerForCausalLM" in generate(tmp_path / "decoder")
+
+    tokenizer = word_tokenizer()
+    tokenizer.add_tokens(["<one>", "<two>"])
+    save_translator(tmp_path / "small", vocab_size=280)
+    tokenizer.save_pretrained(tmp_path / "small")
+    sentence = generate(tmp_path / "small")
+    assert "282" in sentence and "280" in sentence
+
+    tiny_model(vocab_size=280, position_encoding="learned", max_position_embeddings=8).save_pretrained(
+        tmp_path / "short"
+    )
+    word_tokenizer().save_pretrained(tmp_path / "short")
+    with source_file.open("w") as stream:
+        stream.write("red\n" + "red " * 20 + "\n")
+    assert "line 2" in generate(tmp_path / "short")
+
+    weights = tmp_path / "short" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:3000])
+    assert "are damaged" in generate(tmp_path / "short")
+
+
+# the other commands --------------------------------------------------------------------------------------------------
+
+
+def test_evaluate_prints_scores_with_signatures(command, refused, folder, tmp_path, expected):
+    pairs = reversed_words(9, 6)
+    files = write_pairs(tmp_path, "test", pairs)
+    options = ("--model", folder, "--source", files["source"], "--target", files["target"])
+    status, out, err = command("evaluate", *options, "--output", tmp_path / "out.txt")
+    assert status == 0 and "9 of 9 pairs kept" in err
+    scores = json.loads(out)
+    texts = [best[0].text for best in Translator.from_pretrained(folder).translate(SOURCES)]
+    assert scores == score_texts(texts, [target for _, target in pairs]).to_dict()
+    assert "tok:13a" in scores["bleu_signature"] and (tmp_path / "out.txt").read_text().split("\n")[:-1] == expected
+    assert "case:lc" in json.loads(command("evaluate", *options, "--lowercase")[1])["bleu_signature"]
+
+    with open(files["target"], "a") as stream:
+        stream.write("one more\n")
+    assert "has 9 lines but" in refused("evaluate", *options)
+    (tmp_path / "test.source").write_bytes(b"")
+    assert "is empty" in refused("evaluate", *options)
+
+
+def test_train_tokenizer_saves_what_auto_tokenizer_loads(command, refused, source_file, tmp_path):
+    status, _, err = command("train-tokenizer", source_file, "-o", tmp_path / "tokenizer", "--vocab-size", 265)
+    assert status == 0 and "265 entries" in err
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
+    assert len(tokenizer) == 265
+    assert tokenizer.decode(tokenizer(SOURCES[0])["input_ids"], skip_special_tokens=True) == SOURCES[0]
+    assert "9999" in refused("train-tokenizer", source_file, "-o", tmp_path / "t2", "--vocab-size", 9999)
+    assert "gone.txt" in refused("train-tokenizer", "gone.txt", "-o", tmp_path / "t2")
+    (tmp_path / "bad.txt").write_bytes(b"good\nb\xffd\n")
+    assert "bad.txt, line 2: not valid UTF-8" in refused(
+        "train-tokenizer", tmp_path / "bad.txt", "-o", tmp_path / "t2"
+    )
+    assert not (tmp_path / "t2").exists()
+
+
+def test_average_of_a_run_or_of_checkpoints(command, refused, tmp_path):
+    for number in (1, 2, 3):
+        folder = tmp_path / "run" / f"checkpoint-{number}"
+        save_translator(folder, seed=number)
+        (folder / "trainer_state.json").write_text("{}")
+    status, _, err = command("average", tmp_path / "run", "--last", 2, "-o", tmp_path / "averaged")
+    assert status == 0 and "checkpoint-2, checkpoint-3" in err
+    weights = [
+        Translator.from_pretrained(tmp_path / place).model.lm_head.weight
+        for place in ("averaged", "run/checkpoint-2", "run/checkpoint-3")
+    ]
+    assert torch.allclose(weights[0], (weights[1] + weights[2]) / 2)
+    assert "not empty" in refused("average", tmp_path / "run", "-o", tmp_path / "averaged")
+    assert "holds no checkpoint-N folders" in refused("average", tmp_path / "averaged", "-o", tmp_path / "other")
+    truncated = tmp_path / "run" / "checkpoint-1" / "model.safetensors"
+    truncated.write_bytes(truncated.read_bytes()[:3000])
+    assert "checkpoint-1" in refused("average", tmp_path / "run", "-o", tmp_path / "other")
+
+
+def test_inspect_draws_a_picture(command, refused, folder, tmp_path):
+    status, _, err = command("inspect", "-m", folder, "red dog", "dog red", "-o", tmp_path / "attention.png")
+    assert status == 0 and "attention.png" in err
+    assert (tmp_path / "attention.png").read_bytes().startswith(b"\x89PNG")
+    assert "--kind both is unknown" in refused("inspect", "-m", folder, "red", "--kind", "both")
+
+
+def test_train_refuses_a_recipe_that_is_wrong(refused, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(recipe_values(tmp_path)))  # JSON is YAML
+    assert "there is no recipe" in refused("train", tmp_path / "gone.yaml")
+    assert "did you mean 'dropout'" in refused("train", path, "model.dropuot=0.1")
+    assert "Did you mean" in refused("train", path, f"data.train.source={tmp_path / 'trian.source'}")
+    assert "give one of them" in refused("train", path, "--resume", "--overwrite")
+
+
+def test_an_interrupt_ends_in_one_sentence_and_status_130(command, tmp_path, monkeypatch):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(recipe_values(tmp_path)))
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_module.Seq2SeqTokenTrainer, "training_step", interrupted)
+    status, _, err = command("train", path)
+    assert status == 130 and "Traceback" not in err
+    assert err.rstrip().split("\n")[-1] == "interrupted at update 0; no checkpoint was saved yet."
+    # before training there is nothing to keep
+    monkeypatch.setattr(run_module, "load_parallel", interrupted)
+    status, _, err = command("train", path, "--overwrite")
+    assert status == 130 and "Traceback" not in err
+
+
+def test_help_names_every_command(command):
+    status, out, _ = command("--help")
+    assert status == 0
+    for name in ("train", "train-tokenizer", "generate", "evaluate", "average", "inspect", "demo"):
+        assert name in out

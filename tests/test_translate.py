@@ -1,0 +1,157 @@
+"""Translator: lines in, lines out, in order, whatever the batches; and what it refuses."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from runs import reversed_words, save_translator, word_tokenizer
+from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
+from vanilla_transformer.generation.translate import TARGET_TOKENIZER, Hypothesis, Translator, _batches_by_length
+
+SOURCES = [source for source, _ in reversed_words(17, 6)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    save_translator(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def translator(folder):
+    return Translator.from_pretrained(folder)
+
+
+def texts(results):
+    return [hypotheses[0].text for hypotheses in results]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+def test_any_batches_give_what_each_text_gives_alone(translator, options):
+    alone = texts(translator.translate(SOURCES, read_ahead=1, **options))
+    assert len(set(alone)) > 8, "the texts should differ"
+    for batching in ({}, {"max_batch_tokens": 1}, {"max_batch_tokens": 40}, {"read_ahead": 5}):
+        assert texts(translator.translate(SOURCES, **batching, **options)) == alone
+
+
+def test_empty_texts_keep_their_place(translator):
+    sources = ["", *SOURCES[:2], "  ", "", SOURCES[2], "\t"]
+    outputs = texts(translator.translate(sources, max_batch_tokens=30))
+    assert [outputs[i] for i in (0, 3, 4, 6)] == [""] * 4
+    assert [outputs[i] for i in (1, 2, 5)] == texts(translator.translate(SOURCES[:3]))
+    assert list(translator.translate(["", ""], n_best=2, num_beams=2)) == [[Hypothesis("", None)] * 2] * 2
+    assert list(translator.translate([])) == []
+
+
+def test_texts_are_read_no_further_ahead_than_asked(translator):
+    read = []
+
+    def counted():
+        for source in SOURCES:
+            read.append(source)
+            yield source
+
+    results = translator.translate(counted(), read_ahead=2)
+    assert read == []
+    next(results)
+    assert len(read) == 2
+    with pytest.raises(ValueError, match="read_ahead=0"):
+        next(translator.translate(SOURCES, read_ahead=0))
+
+
+def test_the_best_of_n_come_first_with_their_scores(translator):
+    results = list(translator.translate(SOURCES[:4], n_best=3, num_beams=4, scores=True))
+    best = texts(translator.translate(SOURCES[:4], num_beams=4))
+    for hypotheses, text in zip(results, best, strict=True):
+        assert len(hypotheses) == 3 and hypotheses[0].text == text
+        values = [hypothesis.score for hypothesis in hypotheses]
+        assert values == sorted(values, reverse=True) and values[0] < 0
+    with pytest.raises(ValueError, match="3 outputs of each text need at least as many beams, not 2"):
+        next(translator.translate(SOURCES, n_best=3, num_beams=2))
+
+
+def test_the_score_of_a_greedy_output_is_its_log_probability(translator):
+    model, tokenizer = translator.model, translator.tokenizer
+    for source, hypotheses in zip(SOURCES[:5], translator.translate(SOURCES[:5], scores=True), strict=True):
+        inputs = tokenizer([source], return_tensors="pt")
+        ids = model.generate(**inputs)
+        with torch.no_grad():
+            log_probabilities = model(**inputs, decoder_input_ids=ids[:, :-1]).logits.log_softmax(-1)
+        expected = log_probabilities[0].gather(1, ids[0, 1:, None]).sum().item()
+        assert hypotheses[0].score == pytest.approx(expected, abs=1e-3)
+    assert next(translator.translate(SOURCES, num_beams=2))[0].score is None
+
+
+@pytest.mark.parametrize("budget", [1, 7, 100])
+def test_batches_hold_every_row_once_and_stay_within_the_budget(budget):
+    rows = [[1] * length for length in (3, 0, 7, 1, 7, 2, 0, 5)]
+    batches = list(_batches_by_length(rows, budget))
+    assert sorted(index for batch in batches for index in batch) == [0, 2, 3, 4, 5, 7]
+    for batch in batches:
+        longest = max(len(rows[index]) for index in batch)
+        assert len(batch) == 1 or longest * len(batch) <= budget
+
+
+def test_br41_a_tokenizer_larger_than_the_model_is_refused_with_both_sizes(folder):
+    tokenizer = word_tokenizer()
+    tokenizer.add_tokens(["<one>", "<two>"])
+    model = tiny_model(vocab_size=280, target_vocab_size=300)
+    with pytest.raises(ValueError, match="the source tokenizer has 282 tokens but the model 280"):
+        Translator(model, tokenizer, word_tokenizer())
+    Translator(model, word_tokenizer(), tokenizer)
+    tokenizer.add_tokens([f"<{number}>" for number in range(20)])
+    with pytest.raises(ValueError, match="the target tokenizer has 302 tokens but the model 300"):
+        Translator(model, word_tokenizer(), tokenizer)
+    model = tiny_model(vocab_size=280)
+    model.resize_token_embeddings(len(tokenizer))
+    assert len(texts(Translator(model, tokenizer).translate(["red", "<one>"], max_new_tokens=2))) == 2
+
+
+def test_separate_vocabularies_need_both_tokenizers(tmp_path):
+    save_translator(tmp_path, target_vocab_size=270)
+    with pytest.raises(FileNotFoundError, match=f"holds no {TARGET_TOKENIZER}"):
+        Translator.from_pretrained(tmp_path)
+    word_tokenizer(270).save_pretrained(tmp_path / TARGET_TOKENIZER)
+    translator = Translator.from_pretrained(tmp_path)
+    assert (len(translator.tokenizer), len(translator.target_tokenizer)) == (280, 270)
+
+
+def test_a_source_beyond_learned_positions_is_refused_by_its_line():
+    tokenizer = word_tokenizer()
+    model = tiny_model(vocab_size=280, position_encoding="learned", max_position_embeddings=8)
+    translator = Translator(model, tokenizer)
+    results = translator.translate(["red", "", "red dog", "red " * 9], read_ahead=2, max_new_tokens=2)
+    assert [next(results) and None for _ in range(2)] == [None, None]
+    with pytest.raises(ValueError, match="line 4 of the input has .* tokens, more than the 8 learned positions"):
+        list(results)
+
+
+def test_folders_without_a_whole_model_are_refused(folder, tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere is not there"):
+        Translator.from_pretrained("./nowhere")
+    with pytest.raises(FileNotFoundError, match="holds no config.json"):
+        Translator.from_pretrained(tmp_path)
+
+    tiny_model(vocab_size=280).save_pretrained(tmp_path / "bare")
+    with pytest.raises(FileNotFoundError, match="bare holds no tokenizer"):
+        Translator.from_pretrained(tmp_path / "bare")
+
+    word_tokenizer().save_pretrained(tmp_path / "bare")
+    weights = tmp_path / "bare" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(ValueError, match="the weights in .*bare are damaged"):
+        Translator.from_pretrained(tmp_path / "bare")
+    weights.unlink()
+    with pytest.raises(OSError, match="model.safetensors"):
+        Translator.from_pretrained(tmp_path / "bare")
+
+    save_file({"other": torch.ones(2)}, weights, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="the weights in .*bare are not those of the model"):
+        Translator.from_pretrained(tmp_path / "bare")
+
+    model = LANGUAGE_MODELS["decoder-only"](tiny_config("decoder-only", vocab_size=280))
+    model.save_pretrained(tmp_path / "decoder")
+    word_tokenizer().save_pretrained(tmp_path / "decoder")
+    with pytest.raises(ValueError, match="VanillaTransformerForCausalLM"):
+        Translator.from_pretrained(tmp_path / "decoder")
