@@ -82,7 +82,7 @@ def generate(
     scores: Annotated[bool, typer.Option(help="Write the score behind each output, after a tab.")] = False,
     length_penalty: Annotated[float | None, typer.Option(help="Default: the model's own setting.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Default: by the length of the source.")] = None,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Source tokens of a batch, padding included.")] = 4096,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Source tokens of a batch; more on a GPU.")] = 1024,
     read_ahead: Annotated[
         int | None, typer.Option(min=1, help="Lines read before the first answer; 1 in a terminal, else 1024.")
     ] = None,

@@ -281,7 +281,9 @@ def _model(recipe: Recipe, tokenizers: _Tokenizers) -> VanillaTransformerForCond
 
 
 def _training_arguments(recipe: Recipe) -> Seq2SeqTrainingArguments:
-    fields = {**TRAINING_DEFAULTS, **recipe.training}
+    # use_cpu: without it transformers 5.24 lets several processes on CPUs each train a model of its own
+    machine = {"use_cpu": not torch.accelerator.is_available(), "dataloader_pin_memory": torch.cuda.is_available()}
+    fields = {**machine, **TRAINING_DEFAULTS, **recipe.training}
     fields.setdefault("save_total_limit", max(recipe.averaging.last, 1) + 1)
     if fields["learning_rate"] == "noam":
         fields["learning_rate"] = noam_peak(_config(recipe).hidden_size, int(fields["warmup_steps"]))
@@ -290,7 +292,7 @@ def _training_arguments(recipe: Recipe) -> Seq2SeqTrainingArguments:
             output_dir=recipe.output_dir,
             seed=recipe.seed,
             generation_num_beams=recipe.evaluation.num_beams,
-            **{"dataloader_pin_memory": torch.cuda.is_available(), **fields},
+            **fields,
         )
     except (TypeError, ValueError) as error:
         raise RecipeError(f"training: {error}") from error
