@@ -77,7 +77,7 @@ def save_translator(folder, tokenizer=None, **config):
     model = tiny_model(**{"vocab_size": len(tokenizer), "num_hidden_layers": 1, "decoder_layers": 1, **config})
     with torch.no_grad():
         model.get_output_embeddings().weight[1] -= 100  # ids that mean nothing in a text
-    model.generation_config.max_length_over_source = 5
+    model.generation_config.max_length_over_source = -2
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return model

@@ -8,7 +8,7 @@ from runs import reversed_words, save_translator, word_tokenizer
 from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER, Hypothesis, Translator, _batches_by_length
 
-SOURCES = [source for source, _ in reversed_words(17, 6)]
+SOURCES = [source for source, _ in reversed_words(12, 6)]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def texts(results):
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
 def test_any_batches_give_what_each_text_gives_alone(translator, options):
     alone = texts(translator.translate(SOURCES, read_ahead=1, **options))
-    assert len(set(alone)) > 8, "the texts should differ"
+    assert len(set(alone)) > 5, "the texts should differ"
     for batching in ({}, {"max_batch_tokens": 1}, {"max_batch_tokens": 40}, {"read_ahead": 5}):
         assert texts(translator.translate(SOURCES, **batching, **options)) == alone
 

@@ -44,6 +44,8 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
         target_tokenizer: saved with every checkpoint, where vocabularies are separate.
     """
 
+    lr_scheduler: LRScheduler | None
+
     def __init__(
         self,
         *args: Any,
