@@ -25,6 +25,7 @@ from transformers.masking_utils import (
     create_bidirectional_sliding_window_mask,
     create_causal_mask,
     create_sliding_window_causal_mask,
+    find_packed_sequence_indices,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -201,9 +202,43 @@ def positions_from_mask(attention_mask: torch.Tensor | None, past_length: Any, l
     Returns:
         (B, T) or (1, T), starting at 0.
     """
-    if attention_mask is not None and attention_mask.dim() == 2:
-        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
-    return (torch.arange(length, device=device) + past_length).unsqueeze(0)
+    places = torch.arange(length, device=device) + past_length
+    if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
+        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0).index_select(1, places)
+    return places.unsqueeze(0)
+
+
+def packed_sequences(position_ids: torch.Tensor | None, mask: Any, batch_size: int) -> torch.Tensor | None:
+    """Which of several sequences in a row each token belongs to: (B, T); `None` where every row is one sequence.
+
+    As everywhere in transformers, sequences are packed where there is no mask and `position_ids` start anew.
+    """
+    if position_ids is None or mask is not None:
+        return None
+    return find_packed_sequence_indices(position_ids.expand(batch_size, -1))
+
+
+def same_sequence(of_queries: torch.Tensor, of_keys: torch.Tensor) -> Callable:
+    """For transformers' mask functions: a token attends to its own sequence alone."""
+    return lambda batch, head, query, key: of_queries[batch, query] == of_keys[batch, key]
+
+
+def check_mask(name: str, mask: Any, queries: int, keys: int, tokens: int | None) -> None:
+    """Refuse a mask that does not fit, which could else be broadcast or filled up in silence.
+
+    Args:
+        mask: (B, tokens), or (B, 1 or H, queries, keys); anything but a tensor is transformers' own.
+        keys: number of keys that attention will see; a static cache holds room for later ones.
+        tokens: number of tokens so far; `None` where that is not known without waiting for an accelerator.
+    """
+    if not isinstance(mask, torch.Tensor):
+        return
+    fits = mask.dim() == 2 and tokens in (None, mask.shape[1])
+    if not fits and not (mask.dim() == 4 and mask.shape[2:] == (queries, keys)):
+        raise ValueError(
+            f"{name} of shape {tuple(mask.shape)} does not fit: {queries} positions that attend to {keys} need "
+            f"(batch, {'tokens' if tokens is None else tokens}) or (batch, 1, {queries}, {keys})."
+        )
 
 
 def sinusoidal_encoding(position_ids: torch.Tensor, width: int) -> torch.Tensor:
@@ -569,14 +604,21 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
     ) -> BaseModelOutput:
         """`input_ids` (B, S) or `inputs_embeds` (B, S, D); `attention_mask` (B, S) or 4D. Returns states (B, S, D)."""
         inputs = _exactly_one(input_ids, inputs_embeds)
+        check_mask("attention_mask", attention_mask, inputs.shape[1], inputs.shape[1], inputs.shape[1])
+        packed = packed_sequences(position_ids, attention_mask, inputs.shape[0])
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, 0, inputs.shape[1], inputs.device)
         hidden_states = self.embed(input_ids, inputs_embeds, position_ids)
         local = self.config.sliding_window is not None
         create_mask = create_bidirectional_sliding_window_mask if local else create_bidirectional_mask
-        attention_mask = create_mask(self.config, hidden_states, attention_mask)
+        attention_mask = create_mask(
+            self.config,
+            hidden_states,
+            attention_mask,
+            and_mask_function=None if packed is None else same_sequence(packed, packed),
+        )
         for layer in self.layers:
-            hidden_states = layer(hidden_states, attention_mask, **kwargs)
+            hidden_states = layer(hidden_states, attention_mask, position_ids=position_ids, **kwargs)
         return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
 
 
@@ -613,6 +655,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         position_ids: torch.LongTensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
+        encoder_position_ids: torch.LongTensor | None = None,
         cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
@@ -620,17 +663,30 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """`input_ids` (B, T) or `inputs_embeds` (B, T, D), behind `cache`; `attention_mask` (B, past + T) or 4D.
 
-        `encoder_hidden_states` (B, S, D) with `encoder_attention_mask` (B, S) for an encoder-decoder. Returns states
-        (B, T, D) and, with `use_cache`, the cache.
+        `encoder_hidden_states` (B, S, D) with `encoder_attention_mask` (B, S) or 4D for an encoder-decoder, and
+        `encoder_position_ids` (B, S) where several pairs are packed in a row. Returns states (B, T, D) and, with
+        `use_cache` and rows that can be continued, the cache.
         """
         inputs = _exactly_one(input_ids, inputs_embeds)
         if self.has_cross_attention and encoder_hidden_states is None:
             raise ValueError("the decoder of an encoder-decoder needs encoder_hidden_states.")
-        if use_cache and cache is None:
+        packed, starts = None, cache is None
+        # in a traced graph packing cannot be seen, so there it takes use_cache=False
+        if starts and not (use_cache and is_tracing(inputs)):
+            packed = packed_sequences(position_ids, attention_mask, inputs.shape[0])
+        if use_cache and cache is None and packed is None:
             cache = self._new_cache()
-        past_length = cache.get_seq_length() if cache is not None else 0
         # restarting positions mark packed sequences only where the caller gave them
         packing_positions = position_ids
+        own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        past_length = 0
+        if isinstance(own_cache, Cache):  # not that of continuous batching, which comes with positions and no mask
+            past_length = own_cache.get_seq_length()
+            keys, _ = own_cache.get_mask_sizes(inputs.shape[1], 0)
+            seen = None if own_cache.is_compileable else past_length + inputs.shape[1]
+            check_mask("attention_mask", attention_mask, inputs.shape[1], keys, seen)
+        elif own_cache is None:
+            check_mask("attention_mask", attention_mask, inputs.shape[1], inputs.shape[1], inputs.shape[1])
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, past_length, inputs.shape[1], inputs.device)
         hidden_states = self.embed(input_ids, inputs_embeds, position_ids)
@@ -640,12 +696,23 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             self.config,
             hidden_states,
             attention_mask,
-            cache=cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache,
+            cache=own_cache,
             position_ids=packing_positions,
         )
         if encoder_hidden_states is not None:
+            source = encoder_hidden_states.shape
+            check_mask("cross_attention_mask", encoder_attention_mask, inputs.shape[1], source[1], source[1])
+            packed_source = packed_sequences(encoder_position_ids, encoder_attention_mask, source[0])
+            if starts and (packed is None) != (packed_source is None):
+                raise ValueError(
+                    "where rows hold several pairs, position_ids and decoder_position_ids both start anew."
+                )
             encoder_attention_mask = create_bidirectional_mask(
-                self.config, hidden_states, encoder_attention_mask, encoder_hidden_states=encoder_hidden_states
+                self.config,
+                hidden_states,
+                encoder_attention_mask,
+                encoder_hidden_states=encoder_hidden_states,
+                and_mask_function=None if packed is None else same_sequence(packed, packed_source),
             )
         for layer in self.layers:
             # states positional, cache by keyword: the gradient checkpointing layer tells them apart so
@@ -708,6 +775,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
+        cross_attention_mask: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput | BaseModelOutputWithPast | Seq2SeqModelOutput:
@@ -715,9 +783,13 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
         Args:
             input_ids, inputs_embeds: (B, S) or (B, S, D), one of them: the source, or the only sequence.
-            attention_mask: (B, S) with 1 for tokens; (B, past + T) with a cache; or a ready 4D mask.
-            position_ids: (B, S); by default counted from the mask.
+            attention_mask: (B, S) with 1 for tokens; (B, past + T) with a cache; or a ready 4D mask (B, 1, T, S), either
+                of booleans, true to attend, or of numbers that are added to the scores.
+            position_ids: (B, S); by default counted from the mask. Without a mask, positions that start anew say that a
+                row holds several sequences, which then do not see each other; with all their pairs in an
+                encoder-decoder, where `decoder_position_ids` start anew as often.
             decoder_*: the same for the target side of an encoder-decoder, T long.
+            cross_attention_mask: which of the source the target sees, (B, S) or 4D; by default `attention_mask`.
             encoder_outputs: of an earlier call, instead of the source.
             cache: keys and values of earlier positions; `use_cache` returns it.
         """
@@ -749,7 +821,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             decoder_attention_mask,
             decoder_position_ids,
             encoder_hidden_states=encoder_outputs[0],
-            encoder_attention_mask=attention_mask,
+            encoder_attention_mask=attention_mask if cross_attention_mask is None else cross_attention_mask,
+            encoder_position_ids=position_ids,
             cache=cache,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
