@@ -11,7 +11,7 @@ import json
 import os
 from dataclasses import dataclass, fields
 from functools import wraps
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassFieldValidationError
@@ -20,6 +20,8 @@ from transformers.activations import ACT2FN
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
+ConfigClass = TypeVar("ConfigClass", bound=PreTrainedConfig)
+
 # Keyword arguments that transformers itself hands to every configuration, beside the declared fields.
 _TRANSFORMERS_KEYWORDS = {
     "attn_implementation",
@@ -50,7 +52,7 @@ def _is_known(config_class: type, name: str) -> bool:
     )
 
 
-def _canonical_fields(config_class: type, given: dict[str, Any]) -> dict[str, Any]:
+def _canonical_fields(config_class: type[PreTrainedConfig], given: dict[str, Any]) -> dict[str, Any]:
     """Translate the paper's names to the canonical ones, and refuse contradictions and unknown names.
 
     Raises:
@@ -76,9 +78,9 @@ def _canonical_fields(config_class: type, given: dict[str, Any]) -> dict[str, An
     return canonical
 
 
-def _checked_at_the_border(config_class: type) -> type:
+def _checked_at_the_border(config_class: type[ConfigClass]) -> type[ConfigClass]:
     """Accept the paper's names in `__init__` and turn type errors of single fields into one sentence."""
-    initialise = config_class.__init__
+    initialise = config_class.__init__  # type: ignore[misc]
 
     @wraps(initialise)
     def __init__(self, **given: Any) -> None:
@@ -87,7 +89,7 @@ def _checked_at_the_border(config_class: type) -> type:
         except StrictDataclassFieldValidationError as error:
             raise _refuse(config_class, str(error.__cause__)) from error
 
-    config_class.__init__ = __init__
+    config_class.__init__ = __init__  # type: ignore[misc, method-assign]
     return config_class
 
 

@@ -37,7 +37,7 @@ class GnmtLengthPenalty(float):
     can still reach by the same expression; as a number that changes the expression, this penalty holds in both places.
     """
 
-    def __rpow__(self, length: Any) -> Any:
+    def __rpow__(self, length: Any) -> Any:  # type: ignore[override]
         return ((5 + length) / 6) ** float(self)
 
 

@@ -544,7 +544,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     def init_parallel_plans(self) -> None:
         """The plans of the config are those of the base model, which names its stacks; a stack has none of its own."""
-        self._tp_plan = self._ep_plan = self._pp_plan = self._fsdp_plan = {}
+        none: dict[str, Any] = {}
+        self._tp_plan = self._ep_plan = self._pp_plan = self._fsdp_plan = none
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
