@@ -419,7 +419,7 @@ def test_br51_exported_step_continues_positions():
     def example(past, new):
         cache = model(text[:, :past], use_cache=True).cache
         keys, values = (torch.stack([getattr(layer, n) for layer in cache.layers]) for n in ("keys", "values"))
-        return text[:, past : past + new], keys.detach(), values.detach()
+        return text[:, past : past + new].clone(), keys.detach(), values.detach()
 
     past, new = torch.export.Dim("past", min=2, max=32), torch.export.Dim("new", min=2, max=32)
     shapes = ({1: new}, {3: past}, {3: past})

@@ -40,7 +40,7 @@ def _refuse(config_class: type, message: str) -> ValueError:
     return ValueError(f"{config_class.__name__}: {message}")
 
 
-def _is_known(config_class: type, name: str) -> bool:
+def _is_known(config_class: type[PreTrainedConfig], name: str) -> bool:
     """Whether a field, or one of the paper's names, or something that transformers keeps in configurations."""
     return (
         name in config_class.attribute_map
