@@ -35,6 +35,7 @@ from tiny import (
     tokens,
 )
 from vanilla_transformer.modeling_vanilla_transformer import (
+    _ChunkedCrossEntropy,
     shift_right,
     sinusoidal_encoding,
     smoothed_cross_entropy,
@@ -641,6 +642,38 @@ def test_loss_is_cross_entropy(architecture, smoothing, count):
     likelihood = log_probabilities[kept, flat[kept]]
     by_hand = -((1 - smoothing) * likelihood + smoothing * log_probabilities[kept].mean(-1))
     assert_close(output.loss, by_hand.mean() if count is None else by_hand.sum() / 5)
+
+
+@pytest.mark.parametrize("rows", [2, 256])
+@pytest.mark.parametrize("count", [None, 5])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("architecture", "variant"), [(a, v) for a in ARCHITECTURES for v in ("paper", "untied")])
+def test_loss_without_logits_is_the_loss(architecture, variant, smoothing, count, rows, monkeypatch):
+    """In chunks of `rows`: the same number, and the same gradient for every parameter."""
+    monkeypatch.setattr(_ChunkedCrossEntropy, "ROWS", rows)
+    model = tiny_model(architecture, variant, label_smoothing=smoothing)
+    inputs, labels = labelled(model)
+    expected = model(**inputs, labels=labels, num_items_in_batch=count)
+    (3 * expected.loss).backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    output = model(**inputs, labels=labels, num_items_in_batch=count, skip_logits=True)
+    assert output.logits is None
+    assert_close(output.loss, expected.loss)
+    (3 * output.loss).backward()
+    for name, parameter in model.named_parameters():
+        assert_close(parameter.grad, gradients[name])
+    assert (
+        model(
+            **inputs,
+            skip_logits=True,
+            **({} if architecture != "encoder-decoder" else {"decoder_input_ids": labels.clamp(min=0)}),
+        ).logits
+        is not None
+    )  # nothing to skip without labels
+    nothing = model(**inputs, labels=torch.full_like(labels, -100), skip_logits=True).loss
+    nothing.backward()
+    assert nothing == 0
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
