@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import pickle
-import time
 from pathlib import Path
 
 import datasets
@@ -212,9 +211,25 @@ def test_another_encoding(tmp_path):
     assert texts(dataset) == [("grüße", "grüße")]
     with pytest.raises(ValueError, match="No pair can be used.*pair is not valid utf-8"):
         load_parallel(ParallelData(source=source, target=source))
+    marked = write(tmp_path / "c", ["one"], "utf-8-sig")
+    assert texts(load_parallel(ParallelData(source=marked, target=marked, encoding="utf-8-sig"))[0]) == [
+        ("one", "one")
+    ]
     utf16 = write(tmp_path / "b", ["\ufeffone"], "utf-16")
-    with pytest.raises(ValueError, match="UTF-16"):
+    with pytest.raises(ValueError, match="b is in UTF-16, not utf-8: convert it"):
         load_parallel(ParallelData(source=utf16, target=utf16))
+
+
+@pytest.mark.parametrize("encoding", ["utf9", "", "base64", "rot13"])
+def test_unknown_encodings_are_refused(encoding):
+    with pytest.raises(ValueError, match=f"encoding='{encoding}' is no text encoding"):
+        ParallelData(path="a.tsv", encoding=encoding)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "UTF-16LE", "utf-32", "cp037"])
+def test_encodings_with_another_line_break_are_refused(encoding):
+    with pytest.raises(ValueError, match=f"encoding='{encoding}' cannot be read.*line break: convert .* to UTF-8"):
+        ParallelData(path="a.tsv", encoding=encoding)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -305,6 +320,82 @@ def test_faulty_records(tmp_path):
 def test_contradictory_specifications_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         load_parallel(ParallelData(**fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"source": 2016, "target": "b"}, "source=2016 must be a path or a list of paths"),
+        ({"source": "a", "target": ["b", 1]}, r"target=\['b', 1\] must be a path"),
+        ({"path": {"a": "b"}}, r"path=\{'a': 'b'\} must be a path"),
+        ({"path": b"a"}, "path=b'a' must be a path"),
+        ({"path": []}, r"path=\[\] must be a path"),
+        ({"path": "a", "format": 1}, "format=1 must be text"),
+        ({"path": "a", "source_language": False}, "source_language=False must be text; YAML"),
+        ({"path": "a", "revision": 1234567}, "revision=1234567 must be text"),
+        ({"path": "a", "source_column": 1.0, "target_column": 2}, "source_column=1.0 must be the name of a column or"),
+        ({"path": "a", "source_column": True, "target_column": 2}, "source_column=True must be"),
+        ({"path": "a", "encoding": None}, "encoding=None must be text"),
+    ],
+)
+def test_wrong_types_are_refused_by_the_name_of_the_field(fields, message):
+    with pytest.raises(ValueError, match=message):
+        ParallelData(**fields)
+
+
+@pytest.mark.parametrize("kind", ["cut short", "not gzipped", "damaged"])
+def test_broken_gzip_files(tmp_path, kind):
+    whole = write(tmp_path / "a.tsv.gz", [f"{n}\t{n * n}" for n in range(5000)]).read_bytes()
+    broken = {
+        "cut short": whole[:-100],
+        "not gzipped": b"one\teins\n",
+        "damaged": whole[:1000] + bytes(200) + whole[1200:],
+    }
+    (tmp_path / "a.tsv.gz").write_bytes(broken[kind])
+    for spec in ({"path": tmp_path / "a.tsv.gz"}, dict.fromkeys(("source", "target"), tmp_path / "a.tsv.gz")):
+        with pytest.raises(ValueError, match=r"a\.tsv\.gz cannot be unpacked \(.+\): .* get it again"):
+            load_parallel(ParallelData(**spec))
+
+
+@pytest.mark.parametrize("kind", ["cut short", "empty", "not Parquet", "damaged inside", "not UTF-8"])
+def test_broken_parquet_files(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    table = datasets.Dataset.from_dict({"source": ["aä"] * 1000, "target": [str(n) for n in range(1000)]})
+    table.to_parquet(folder / "a.parquet")
+    table.to_parquet(folder / "b.parquet")
+    whole = (folder / "b.parquet").read_bytes()
+    broken = {
+        "cut short": whole[:-50],
+        "empty": b"",
+        "not Parquet": b"one\teins\n",
+        "damaged inside": whole[:10] + b"\xff" * 60 + whole[70:],
+        "not UTF-8": whole.replace("ä".encode(), b"\xff\xff"),
+    }
+    (folder / "b.parquet").write_bytes(broken[kind])
+    specs = [ParallelData(path=[folder / "a.parquet", folder / "b.parquet"]), ParallelData(path=folder)]
+    for spec in specs:
+        for streaming in (False, True):
+            with pytest.raises(ValueError, match=f"{spec.path if spec is specs[1] else 'b.parquet'}.* cannot be read"):
+                list(load_parallel(spec, streaming=streaming)[0])
+
+
+def test_parquet_files_of_one_data_set_have_the_same_columns(tmp_path):
+    for name, other in (("a", "target"), ("b", "note")):
+        datasets.Dataset.from_dict({"source": ["x"], other: ["y"]}).to_parquet(tmp_path / f"{name}.parquet")
+    with pytest.raises(
+        ValueError, match=r"b\.parquet has the columns source, note, but .*a\.parquet has source, target"
+    ):
+        load_parallel(ParallelData(path=[tmp_path / "a.parquet", tmp_path / "b.parquet"]))
+
+
+def test_data_sets_with_a_script_name_the_way_around_it(tmp_path):
+    folder = tmp_path / "scripted"
+    folder.mkdir()
+    (folder / "scripted.py").touch()
+    with pytest.raises(ValueError, match=r"scripted is read by a script .* revision='refs/convert/parquet'"):
+        load_parallel(ParallelData(path=folder, source="a", target="b"))
 
 
 # Tokenising ----------------------------------------------------------------------------------------------------------
@@ -552,9 +643,7 @@ def test_real_corpus(tmp_path):
 
     prepared = tokenize_pairs(dataset, tokenizer, max_source_length=100, max_target_length=100, report=report)
     lengths = np.tile(pair_lengths(prepared), (6, 1))
-    start = time.perf_counter()
     sampler = TokenBudgetBatchSampler(lengths, 4096)
     count = sum(len(batch) for batch in sampler)
-    assert time.perf_counter() - start < 2.0  # Takes about 0.03 s; a slow machine is no fault.
     assert count == len(lengths)
     assert sampler.padding_share() < 0.1

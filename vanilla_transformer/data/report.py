@@ -7,7 +7,7 @@ from typing import Any
 __all__ = ["DataReport", "Fault", "InputFile"]
 
 LINES_KEPT = 20
-"""Line numbers remembered for each kind of fault."""
+"""How many line numbers are kept of each kind of fault, from the first; the printed report ends a cut list with "…"."""
 
 
 @dataclass

@@ -2,13 +2,17 @@
 
 Accepted are two aligned text files, a TSV file, JSON lines, Parquet, and whatever `datasets.load_dataset` finds, on the
 Hub or in a folder. Files are UTF-8 unless told otherwise and may be gzipped (`.gz`). A pair that cannot be used is
-left out and counted in the `DataReport` with its line number; text is otherwise passed on exactly as it stands.
+left out and counted in the `DataReport`, which names the first lines of each kind; text is otherwise passed on exactly
+as it stands.
 """
 
+import codecs
 import difflib
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -55,7 +59,10 @@ class ParallelData:
             means that the first line is a header; a number counts fields from 0 in a file without one. Default: the
             `translation` column with the two languages, columns named by them, or columns `source` and `target`;
             for TSV the first two fields, or the header's if the first line holds those names.
-        encoding: of text, TSV and JSON files; any that has ASCII's line break.
+        encoding: of text, TSV and JSON files; any that has ASCII's line break, so not UTF-16.
+
+    Raises:
+        ValueError: a field is of the wrong type, or the fields contradict each other.
     """
 
     source: str | Path | Sequence[str | Path] | None = None
@@ -72,6 +79,9 @@ class ParallelData:
     encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            _check_type(field.name, getattr(self, field.name))
+        _check_encoding(self.encoding)
         if self.path is None and (self.source is None or self.target is None):
             raise ValueError("Data needs either two text files, `source` and `target`, or a `path`.")
         if self.format is not None and self.format not in _FORMATS:
@@ -128,6 +138,40 @@ class ParallelData:
         return _join(_paths(self.path))
 
 
+def _check_type(name: str, value: Any) -> None:
+    """Refuse what cannot be the value of a field, such as a year that YAML has read as a number."""
+    if name in ("source", "target", "path"):
+        wanted = "a path or a list of paths"
+        parts = list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else [value]
+        fits = bool(parts) and all(isinstance(part, (str, Path)) for part in parts)
+    elif name in ("source_column", "target_column"):
+        wanted = "the name of a column or a number"
+        fits = isinstance(value, (str, int)) and not isinstance(value, bool)
+    else:
+        wanted = "text"
+        fits = isinstance(value, str)
+    if not fits and (value is not None or name == "encoding"):
+        raise ValueError(f"{name}={value!r} must be {wanted}; YAML reads as text what stands in quotes.")
+
+
+def _check_encoding(encoding: str) -> None:
+    """Lines are divided before they are decoded, so that one that cannot be decoded does not spoil the others."""
+    try:
+        codecs.lookup(encoding)
+        has_line_break = b"\n".decode(encoding) == "\n"
+    except LookupError:
+        raise ValueError(
+            f"encoding={encoding!r} is no text encoding that Python knows; most files are in 'utf-8'."
+        ) from None
+    except UnicodeError:
+        has_line_break = False
+    if not has_line_break:
+        raise ValueError(
+            f"encoding={encoding!r} cannot be read, only encodings with ASCII's line break: convert the files to UTF-8 "
+            f"first, as with `iconv -f {encoding} -t utf-8`."
+        )
+
+
 class _Row(NamedTuple):
     """A pair as read; `fault` says why it cannot be used."""
 
@@ -153,8 +197,8 @@ def load_parallel(
 
     Raises:
         FileNotFoundError: a file is missing; the message names the nearest name there is.
-        ValueError: the two sides have unequal numbers of lines, a file is empty or in UTF-16, the columns asked for do
-            not exist, or no pair can be used.
+        ValueError: the two sides have unequal numbers of lines, a file is empty, damaged or in UTF-16, the columns
+            asked for do not exist, a data set needs code of its own, or no pair can be used.
     """
     import datasets
 
@@ -207,11 +251,7 @@ def _reader(spec: ParallelData, report: DataReport, streaming: bool) -> Callable
     assert spec.path is not None
     paths = [_existing(path) for path in _paths(spec.path)]
     if spec.kind == "parquet":
-        import datasets
-
-        files = [str(path) for path in paths]
-        # Streamed in any case, as otherwise `datasets` would leave a converted copy in its cache.
-        return _records_reader(datasets.load_dataset("parquet", data_files=files, split="train", streaming=True), spec)
+        return _records_reader(_load_parquet(paths, spec), spec)
     return _single_files_reader(paths, spec, report)
 
 
@@ -293,8 +333,16 @@ def _count_lines(path: Path) -> int:
     return count
 
 
-def _open(path: Path) -> IO[bytes]:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+@contextmanager
+def _open(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+            yield stream  # type: ignore[misc]
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(
+            f"{path} cannot be unpacked ({_reason(error)}): it is cut short, damaged or not gzipped; get it again, or "
+            "take .gz off its name."
+        ) from error
 
 
 # TSV and JSON lines --------------------------------------------------------------------------------------------------
@@ -316,15 +364,17 @@ def _single_files_reader(paths: list[Path], spec: ParallelData, report: DataRepo
     return rows
 
 
+def _textless_row(number: int, line: str | None, spec: ParallelData) -> _Row:
+    """What becomes of a line that cannot be decoded, or that is blank."""
+    return _Row(number, fault=f"line is not valid {spec.encoding}" if line is None else None)
+
+
 def _read_tsv(path: Path, spec: ParallelData, file: InputFile) -> Iterator[_Row]:
     """Fields are what stands between tabs; quotation marks have no special meaning, as sentences hold unpaired ones."""
     columns: tuple[int, int] | None = None
     for number, line in enumerate(_lines(path, spec.encoding, file), start=file.first_id):
-        if line is None:
-            yield _Row(number, fault=f"line is not valid {spec.encoding}")
-            continue
-        if not line.strip():
-            yield _Row(number)
+        if line is None or not line.strip():
+            yield _textless_row(number, line, spec)
             continue
         values = line.split("\t")
         if columns is None:
@@ -357,11 +407,8 @@ def _tsv_columns(first: list[str], spec: ParallelData, path: Path) -> tuple[tupl
 def _read_json(path: Path, spec: ParallelData, file: InputFile) -> Iterator[_Row]:
     columns: _Columns | None = None
     for number, line in enumerate(_lines(path, spec.encoding, file), start=file.first_id):
-        if line is None:
-            yield _Row(number, fault=f"line is not valid {spec.encoding}")
-            continue
-        if not line.strip():
-            yield _Row(number)
+        if line is None or not line.strip():
+            yield _textless_row(number, line, spec)
             continue
         if columns is None and line.lstrip().startswith("["):
             raise ValueError(f"{path} is one JSON list: write each record as an object on a line of its own.")
@@ -382,6 +429,56 @@ _Columns = tuple[tuple[str, ...], tuple[str, ...]]
 """For each side the keys that lead to its text."""
 
 
+@contextmanager
+def _explained(place: str) -> Iterator[None]:
+    """Say in one sentence, with a name and a remedy, what `datasets` and pyarrow find wrong with data."""
+    import pyarrow
+    from datasets.exceptions import DatasetsError
+
+    try:
+        yield
+    except (pyarrow.ArrowException, DatasetsError, OSError, UnicodeDecodeError) as error:
+        # A plain OSError is pyarrow's; missing files and connections have kinds and messages of their own.
+        if isinstance(error, OSError) and type(error) is not OSError:
+            raise
+        raise ValueError(
+            f"{place} cannot be read ({_reason(error)}): it is cut short, damaged or of another kind than its name "
+            "says; get or make it again."
+        ) from error
+    except RuntimeError as error:
+        if "scripts are no longer supported" not in str(error):
+            raise
+        raise ValueError(
+            f"{place} is read by a script of its own, which `datasets` no longer runs: try "
+            "revision='refs/convert/parquet', the Hub's own copy, or save it as Parquet or JSON lines."
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(" .")
+
+
+def _load_parquet(paths: list[Path], spec: ParallelData) -> "IterableDataset":
+    import datasets
+    import pyarrow.parquet
+
+    # First each by itself, so that the message can name the one that does not fit.
+    names: list[str] = []
+    for path in paths:
+        with _explained(str(path)):
+            found = pyarrow.parquet.read_schema(path).names
+        names = names or found
+        if sorted(found) != sorted(names):
+            raise ValueError(
+                f"{path} has the columns {', '.join(found)}, but {paths[0]} has {', '.join(names)}: the files of one data "
+                "set must have the same ones."
+            )
+    with _explained(spec.describe()):
+        files = [str(path) for path in paths]
+        # Streamed in any case, as otherwise `datasets` would leave a converted copy in its cache.
+        return datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
+
+
 def _load_hub(spec: ParallelData, streaming: bool) -> Any:
     import datasets
 
@@ -397,7 +494,8 @@ def _load_hub(spec: ParallelData, streaming: bool) -> Any:
             f"Cannot tell what kind of file {path} is: use a name that ends in {', '.join(_SUFFIXES)} or give format."
         )
     if (local / "state.json").is_file() or (local / "dataset_dict.json").is_file():
-        loaded = datasets.load_from_disk(str(local))
+        with _explained(path):
+            loaded = datasets.load_from_disk(str(local))
         if isinstance(loaded, datasets.DatasetDict):
             if split not in loaded:
                 raise ValueError(f"{path} has no split {split!r}; its splits are {', '.join(loaded)}.")
@@ -405,15 +503,20 @@ def _load_hub(spec: ParallelData, streaming: bool) -> Any:
         return loaded
     if path.startswith((".", "/", "~")) and not local.is_dir():
         raise _missing(local)
-    return datasets.load_dataset(
-        str(local) if local.is_dir() else path, spec.name, split=split, revision=spec.revision, streaming=streaming
-    )
+    with _explained(path):
+        return datasets.load_dataset(
+            str(local) if local.is_dir() else path, spec.name, split=split, revision=spec.revision, streaming=streaming
+        )
 
 
 def _records_reader(records: Iterable[Mapping[str, Any]], spec: ParallelData) -> Callable[[], Iterator[_Row]]:
+    def read() -> Iterator[Mapping[str, Any]]:
+        with _explained(spec.describe()):
+            yield from records
+
     def rows() -> Iterator[_Row]:
         columns: _Columns | None = None
-        for number, record in enumerate(records, start=1):
+        for number, record in enumerate(read(), start=1):
             columns = columns or _known_columns(record, spec, spec.describe())
             yield _record_row(number, record, columns)
 
