@@ -10,7 +10,7 @@ separators are the languages' own, there is no end of pairs, and every answer is
     5,7 mil millones                  5.7e9                a number with its power of ten
 
 No source has two answers. What could have two is left out: all-numeric dates with slashes (3/4 is a day in April or in
-March), bare numbers (1.234 is more than a thousand or little more than one), and amounts above 999 milliards (an
+March), bare numbers (1.234 is more than a thousand or little more than one), and numbers above 999 milliards (an
 American trillion is a European billion).
 """
 
@@ -73,12 +73,12 @@ def written_forms(count: int, seed: int | str = 0, exclude: Iterable[Pair] = ())
         unseen_answers.add(target)
 
     draw = random.Random(seed)
-    kinds, weights = zip(*_KINDS, strict=True)
+    weights = [weight for _, weight, _ in _KINDS]
     pairs: list[Pair] = []
     # The kinds of few forms run dry in a long list; the dates with a time, some 10^9 forms, never do.
     while len(pairs) < count:
-        locale = _LOCALES[draw.choice(LANGUAGES)]
-        source, target = draw.choices(kinds, weights)[0](draw, locale)
+        kind, _, languages = draw.choices(_KINDS, weights)[0]
+        source, target = kind(draw, _LOCALES[draw.choice(languages)])
         # CLDR separates with three kinds of space that look alike; people type one.
         source = source.replace("\u202f", " ").replace("\u00a0", " ")
         if source not in seen and target not in unseen_answers:
@@ -141,11 +141,12 @@ def _large_number(draw: random.Random, locale: Locale) -> Pair:
     return source, f"{tenths / 10:g}e{power}"
 
 
-_KINDS: tuple[tuple[Callable[[random.Random, Locale], Pair], int], ...] = (
-    (_date, 30),
-    (_date_and_time, 30),
-    (_amount, 25),
-    (_duration, 10),
-    (_large_number, 5),
+_KINDS: tuple[tuple[Callable[[random.Random, Locale], Pair], int, tuple[str, ...]], ...] = (
+    (_date, 30, LANGUAGES),
+    # English three times: its hours have to be counted on from AM and PM, those of the other languages only copied.
+    (_date_and_time, 30, (*LANGUAGES, "en", "en")),
+    (_amount, 25, LANGUAGES),
+    (_duration, 10, LANGUAGES),
+    (_large_number, 5, LANGUAGES),
 )
-"""What draws a pair of each kind, and how often."""
+"""What draws a pair of each kind, how often, and the languages to choose from, each as often as it is named."""
