@@ -1,6 +1,6 @@
 """The command `vanilla-transformer`: train, use and look at models from the shell.
 
-Everything heavy is imported by the command that needs it, so that `--help` and mistakes answer at once.
+What reads data or trains is imported by the command that needs it, and after its arguments are checked.
 """
 
 import sys
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from vanilla_transformer.training import RunInterrupted
 
 if TYPE_CHECKING:
     from vanilla_transformer.generation.translate import Hypothesis
@@ -24,6 +26,9 @@ app = typer.Typer(
 )
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Folder of a run or saved model, or a Hub id.")]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Such as cpu or cuda:1; by default the accelerator where there is one.")
+]
 BeamsOption = Annotated[int | None, typer.Option("--num-beams", min=1, help="Default: the model's own setting.")]
 
 
@@ -76,12 +81,14 @@ def generate(
     input: Annotated[str, typer.Option("--input", "-i", help="A text file, one source a line; - for stdin.")] = "-",
     output: Annotated[str, typer.Option("--output", "-o", help="Where the outputs go; - for stdout.")] = "-",
     num_beams: BeamsOption = None,
+    device: DeviceOption = None,
     n_best: Annotated[
-        int, typer.Option(min=1, help="Outputs of each source; more than 1 as `line ||| text ||| score`.")
+        int,
+        typer.Option(min=1, help="Outputs of each source; more than 1 as `line ||| text ||| score`, lines from 0."),
     ] = 1,
     scores: Annotated[bool, typer.Option(help="Write the score behind each output, after a tab.")] = False,
     length_penalty: Annotated[float | None, typer.Option(help="Default: the model's own setting.")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Default: by the length of the source.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Default: the model's own setting.")] = None,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Source tokens of a batch; more on a GPU.")] = 1024,
     read_ahead: Annotated[
         int | None, typer.Option(min=1, help="Lines read before the first answer; 1 in a terminal, else 1024.")
@@ -92,7 +99,7 @@ def generate(
     _quiet_libraries()
     from vanilla_transformer.generation.translate import Translator
 
-    translator = Translator.from_pretrained(model)
+    translator = Translator.from_pretrained(model, device)
     options: dict[str, Any] = {
         "num_beams": num_beams,
         "length_penalty": length_penalty,
@@ -119,6 +126,7 @@ def evaluate(
     source: Annotated[Path, typer.Option(help="Text file with one source a line.")],
     target: Annotated[Path, typer.Option(help="Text file with the reference of each.")],
     num_beams: BeamsOption = None,
+    device: DeviceOption = None,
     tokenize: Annotated[str, typer.Option(help="sacrebleu's tokenizer; none for tokenised text.")] = "13a",
     lowercase: Annotated[bool, typer.Option(help="Take no notice of case.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the outputs to this file.")] = None,
@@ -136,7 +144,7 @@ def evaluate(
     from vanilla_transformer.training.metrics import score_texts
 
     options: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
-    translator = Translator.from_pretrained(model)
+    translator = Translator.from_pretrained(model, device)
     outputs = [best[0].text for best in translator.translate(dataset["source"], **options)]
     if output is not None:
         with _whole_file(str(output)) as sink:
@@ -172,7 +180,7 @@ def inspect(
     target: Annotated[str | None, typer.Argument(help="A target; by default what the model writes.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The picture.")] = Path("attention.png"),
     kind: Annotated[str, typer.Option(help="cross, encoder or decoder.")] = "cross",
-    layer: Annotated[int | None, typer.Option(help="One layer, from 0; by default the last.")] = None,
+    layer: Annotated[int, typer.Option(help="A layer, from 0; -1 is the last.")] = -1,
     each_head: Annotated[bool, typer.Option(help="One picture a head instead of their mean.")] = False,
 ) -> None:
     """Draw what a model attends to while it writes."""
@@ -276,10 +284,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError, ImportError) as error:
         _say(f"error: {_sentence(error)}")
         sys.exit(2)
-    except Exception as error:
-        # by name, since importing the class would make every command load the training code
-        if type(error).__name__ != "RunInterrupted":
-            raise
+    except RunInterrupted as error:
         _say(_sentence(error))
         sys.exit(130)
 

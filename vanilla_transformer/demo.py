@@ -15,7 +15,7 @@ from rich.table import Table
 from vanilla_transformer.data.written_forms import written_form_splits
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.inspection.attention import attention_maps, plot_attention
-from vanilla_transformer.training.recipe import Recipe, override_fields
+from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
 from vanilla_transformer.training.run import run_recipe
 
 __all__ = ["run_demo"]
@@ -44,6 +44,8 @@ def run_demo(output: Path, overrides: Iterable[str] = (), say: Callable[[str], N
     values["data"]["test"] = {"unseen": {"path": str(data / "test.tsv")}}
     recipe = Recipe.from_dict(override_fields(values, overrides))
 
+    if (output / "recipe.yaml").is_file() and not data.is_dir():
+        raise RecipeError(f"{output} holds a run that is not the demonstration; name another folder with --output.")
     say("writing dates, amounts and durations in eight languages ...")
     splits = written_form_splits()
     data.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,13 @@ import copy
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 
 
@@ -57,6 +63,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         self,
         inputs: torch.Tensor | None = None,
         generation_config: GenerationConfig | None = None,
+        logits_processor: LogitsProcessorList | None = None,
         stopping_criteria: StoppingCriteriaList | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -80,10 +87,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             )
         changes: dict[str, Any] = {}
         form = setting("length_penalty_form")
-        if form == "gnmt":
+        if form == "gnmt" and (setting("num_beams") or 1) > 1:
             penalty = setting("length_penalty")
             changes["length_penalty"] = GnmtLengthPenalty(1.0 if penalty is None else penalty)
-        elif form not in (None, "power"):
+        elif form not in (None, "power", "gnmt"):
             raise ValueError(f"length_penalty_form={form!r} is neither 'power' nor 'gnmt'.")
         margin = setting("max_length_over_source")
         caller_sets_length = any(
@@ -109,7 +116,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         else:
             generation_config = copy.deepcopy(generation_config)
             generation_config.update(**changes)
-        return super().generate(inputs, generation_config, stopping_criteria=stopping_criteria, **kwargs)
+        return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
 
     @staticmethod
     def _mask_of_padding(tokens: torch.Tensor | None, pad: int | None, eos: int | list[int] | None) -> Any:

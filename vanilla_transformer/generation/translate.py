@@ -56,8 +56,13 @@ class Translator:
                 )
 
     @classmethod
-    def from_pretrained(cls, model: str | Path, **model_options: Any) -> "Translator":
+    def from_pretrained(cls, model: str | Path, device: str | None = None, **model_options: Any) -> "Translator":
         """Load a run's folder or a Hub id.
+
+        Args:
+            model: the folder or id.
+            device: such as "cpu" or "cuda:1"; by default the accelerator where there is one.
+            model_options: of the model's `from_pretrained`.
 
         Raises:
             FileNotFoundError: for a path that looks local and is not there, or holds no model.
@@ -74,18 +79,27 @@ class Translator:
                 raise FileNotFoundError(f"{folder} holds no tokenizer; save it there with tokenizer.save_pretrained.")
         try:
             loaded, found = AutoModelForSeq2SeqLM.from_pretrained(model, output_loading_info=True, **model_options)
+        except OSError as error:
+            if folder.exists():
+                raise
+            raise FileNotFoundError(f"there is no folder {model} here, and as a Hub id it gives: {error}") from error
         except SafetensorError as error:
             raise ValueError(f"the weights in {model} are damaged ({error}); copy or train them again.") from error
         if found["missing_keys"]:
             raise ValueError(f"the weights in {model} are not those of the model: {min(found['missing_keys'])} lacks.")
-        separate = folder / TARGET_TOKENIZER
-        if getattr(loaded.config, "target_vocab_size", None) and folder.is_dir() and not separate.is_dir():
-            raise FileNotFoundError(f"{folder} holds no {TARGET_TOKENIZER}, which separate vocabularies need.")
-        return cls(
-            loaded,
-            AutoTokenizer.from_pretrained(model),
-            AutoTokenizer.from_pretrained(separate) if separate.is_dir() else None,
-        )
+        target_tokenizer = None
+        if getattr(loaded.config, "target_vocab_size", None):
+            if folder.is_dir() and not (folder / TARGET_TOKENIZER).is_dir():
+                raise FileNotFoundError(f"{folder} holds no {TARGET_TOKENIZER}, which separate vocabularies need.")
+            target_tokenizer = AutoTokenizer.from_pretrained(model, subfolder=TARGET_TOKENIZER)
+        if device is None and torch.accelerator.is_available():
+            device = str(torch.accelerator.current_accelerator())
+        if device is not None:
+            try:
+                loaded.to(device)
+            except RuntimeError as error:
+                raise ValueError(f"the model cannot be moved to the device {device!r}: {error}") from error
+        return cls(loaded, AutoTokenizer.from_pretrained(model), target_tokenizer)
 
     def translate(
         self,

@@ -1,7 +1,7 @@
 """Keep the C library from handing memory back to the system between the tensors of a training step.
 
-On a CPU every large tensor is otherwise mapped and unmapped, and each of its pages faults in anew: about a tenth of the
-time of a step (`python scripts/train_seq2seq.py` with and without `MALLOC_MMAP_MAX_=0` in the environment shows it).
+On a CPU every large tensor is otherwise mapped and unmapped, and each of its pages faults in anew. A step of the tiny
+preset on 2,048 tokens a side took 1.15 s instead of 1.28 s with it, on one core of an AMD EPYC machine.
 """
 
 import ctypes

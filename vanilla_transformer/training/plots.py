@@ -30,13 +30,17 @@ def plot_curves(log_history: list[dict[str, Any]], path: str | Path, title: str)
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     loss_axis, score_axis, rate_axis = figure.subplots(1, 3)
-    loss_axis.plot(*series("loss"), label="training (smoothed targets)", color="tab:gray", linewidth=1)
+    loss_axis.plot(*series("loss"), label="training", color="tab:gray", linewidth=1)
     loss_axis.plot(*series("eval_loss"), label="validation", color="tab:blue")
     loss_axis.set_ylabel("cross entropy per token (nats)")
-    for name, label, color in (("eval_bleu", "BLEU", "tab:green"), ("eval_chrf", "chrF", "tab:olive")):
+    for name, label, color, scale in (
+        ("eval_bleu", "BLEU", "tab:green", 1),
+        ("eval_chrf", "chrF", "tab:olive", 1),
+        ("eval_exact_match", "exact match (%)", "tab:purple", 100),
+    ):
         steps, values = series(name)
         if steps:
-            score_axis.plot(steps, values, label=label, color=color)
+            score_axis.plot(steps, [scale * value for value in values], label=label, color=color)
     score_axis.set_ylabel("validation score, generated text")
     rate_axis.plot(*series("learning_rate"), color="tab:red", label="learning rate")
     rate_axis.set_ylabel("learning rate")

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
+from sacrebleu.metrics import BLEU
 from transformers import GenerationConfig, Seq2SeqTrainingArguments
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
@@ -162,7 +163,6 @@ TRAINING_DEFAULTS: dict[str, Any] = {
     "eval_strategy": "epoch",
     "load_best_model_at_end": True,
     "metric_for_best_model": "bleu",
-    "greater_is_better": True,
     "predict_with_generate": True,
 }
 
@@ -176,7 +176,37 @@ SET_ELSEWHERE = {
     "generation_max_length": "generation.max_length",
 }
 
-GENERATION_DEFAULTS: dict[str, Any] = {"num_beams": 4, "length_penalty": 0.6, "max_length_over_source": 50}
+# fields of TrainingArguments that have no effect on batches by token budget
+WITHOUT_EFFECT = {
+    "auto_find_batch_size",
+    "dataloader_drop_last",
+    "dataloader_prefetch_factor",
+    "length_column_name",
+    "train_sampling_strategy",
+}
+
+# beginnings of the names of training fields that may differ between the sittings of one run
+FREE_IN_TRAINING = (
+    "num_train_epochs",
+    "max_steps",
+    "eval_",
+    "save_",
+    "logging_",
+    "report_to",
+    "disable_tqdm",
+    "dataloader_",
+)
+
+# section 6.1 of the paper
+GENERATION_DEFAULTS: dict[str, Any] = {
+    "num_beams": 4,
+    "length_penalty": 0.6,
+    "length_penalty_form": "gnmt",
+    "max_length_over_source": 50,
+}
+
+# scores of an evaluation, by which the best checkpoint can be chosen
+SCORES = ("bleu", "chrf", "exact_match", "loss")
 
 
 @dataclass
@@ -208,6 +238,18 @@ class Recipe:
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     generation: dict[str, Any] = field(default_factory=dict)
     card: CardSection = field(default_factory=CardSection)
+
+    def __post_init__(self) -> None:
+        # here and not where they are used, so that the recipe in a run's folder says all that the run depends on
+        best = str(self.training.get("metric_for_best_model", "")).removeprefix("eval_")
+        self.training = {**TRAINING_DEFAULTS, "greater_is_better": best != "loss", **self.training}
+        self.model = {"preset": "transformer-base", "label_smoothing": 0.1, **self.model}
+        defaults = dict(GENERATION_DEFAULTS)
+        if "max_length" in self.generation or "max_new_tokens" in self.generation:
+            del defaults["max_length_over_source"]
+        if self.generation.get("num_beams") == 1:
+            del defaults["length_penalty"], defaults["length_penalty_form"]
+        self.generation = {**defaults, **self.generation}
 
     @classmethod
     def load(cls, path: str | Path, overrides: Iterable[str] = ()) -> "Recipe":
@@ -247,15 +289,6 @@ class Recipe:
         """Plain values, as they stand in a file."""
         return dataclasses.asdict(self)
 
-    def generation_settings(self) -> dict[str, Any]:
-        """What the model's `generation_config` is given: the recipe's settings, and the paper's where they fit those."""
-        defaults = dict(GENERATION_DEFAULTS)
-        if "max_length" in self.generation or "max_new_tokens" in self.generation:
-            del defaults["max_length_over_source"]
-        if self.generation.get("num_beams") == 1:
-            del defaults["length_penalty"]
-        return {**defaults, **self.generation}
-
     def save(self, path: str | Path) -> None:
         """Write the recipe, with all defaults, as YAML."""
         text = yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=119)
@@ -271,28 +304,45 @@ class Recipe:
             raise RecipeError(f"task: {self.task!r} is unknown; {_suggest(self.task, TASKS)}")
         config_fields = {f.name for f in dataclasses.fields(VanillaTransformerConfig)}
         _known(self.model, config_fields | set(VanillaTransformerConfig.attribute_map) | {"preset"}, "model")
+        self.config()
         training_fields = {f.name for f in dataclasses.fields(Seq2SeqTrainingArguments)}
         for name in self.training:
             if name in SET_ELSEWHERE:
                 raise RecipeError(f"training.{name} is set by {SET_ELSEWHERE[name]} in a recipe; set it there.")
-        _known(self.training, training_fields - set(SET_ELSEWHERE), "training")
+            if name in WITHOUT_EFFECT:
+                raise RecipeError(f"training.{name} has no effect on batches by token budget; leave it out.")
+        _known(self.training, training_fields - set(SET_ELSEWHERE) - WITHOUT_EFFECT, "training")
         for name, value in self.training.items():
             if value is False and name.endswith("_strategy"):
                 self.training[name] = value = "no"  # which is what YAML reads as false
             if (name, value) != ("learning_rate", "noam"):
                 _typed(value, get_type_hints(Seq2SeqTrainingArguments)[name], f"training.{name}")
+        best = str(self.training["metric_for_best_model"]).removeprefix("eval_")
+        if best not in SCORES:
+            raise RecipeError(f"training.metric_for_best_model={best!r} is no score; {_suggest(best, SCORES)}")
+        if self.training["learning_rate"] == "noam" and self.training["warmup_steps"] < 1:
+            raise RecipeError(
+                f"training.warmup_steps={self.training['warmup_steps']}: learning_rate noam needs a number of updates of "
+                "at least 1; set it, or learning_rate to a number."
+            )
+        if self.evaluation.tokenize not in BLEU.TOKENIZERS:
+            raise RecipeError(
+                f"evaluation.tokenize={self.evaluation.tokenize!r} is no tokenizer of sacrebleu; "
+                f"{_suggest(self.evaluation.tokenize, BLEU.TOKENIZERS)}"
+            )
         own = {"max_length_over_source": 50, "length_penalty_form": "power"}
+        if self.generation.get("length_penalty_form", "power") not in ("power", "gnmt"):
+            raise RecipeError("generation.length_penalty_form must be 'power' or 'gnmt'.")
         _known(self.generation, {*GenerationConfig().to_dict(), *own}, "generation")
         # transformers has no types for these, but defaults
         for name, default in {**GenerationConfig._get_default_generation_params(), **own}.items():
             if name in self.generation and type(default) in (int, float):
                 _typed(self.generation[name], type(default) | None, f"generation.{name}")
-        data_fields = {f.name for f in dataclasses.fields(ParallelData)}
-        for name, part in self.data_parts().items():
-            _known(part, data_fields, name)
         for name in ("train", "validation"):
             if not getattr(self.data, name):
                 raise RecipeError(f"data.{name} is missing: give source and target files, or a path.")
+        for name in self.data_parts():
+            self.parallel_data(name)
         positive = {
             "batches.max_tokens": self.batches.max_tokens,
             "tokenizer.vocab_size": self.tokenizer.vocab_size,
@@ -314,20 +364,61 @@ class Recipe:
             **{f"data.test.{name}": part for name, part in self.data.test.items()},
         }
 
-    def parallel_data(self, part: Mapping[str, Any]) -> ParallelData:
-        """The description of one part, with the languages of the data section.
+    def parallel_data(self, name: str) -> ParallelData:
+        """The description of one of [`Recipe.data_parts`], with the languages of the data section.
 
         Raises:
-            RecipeError: where the description contradicts itself.
+            RecipeError: for an unknown field, a value of the wrong type, or a description that contradicts itself.
         """
         languages = {
             "source_language": self.data.source_language,
             "target_language": self.data.target_language,
         }
+        part = self.data_parts()[name]
+        _known(part, {f.name for f in dataclasses.fields(ParallelData)}, name)
         try:
             return ParallelData(**{**languages, **part})
         except ValueError as error:
-            raise RecipeError(f"data: {error}") from error
+            raise RecipeError(f"{name}: {error}") from error
+
+    def config(self, **from_tokenizers: Any) -> VanillaTransformerConfig:
+        """The model's configuration: the preset, what the tokenizers say, and the recipe's own fields before both.
+
+        Raises:
+            RecipeError: for a model that cannot be, or does not fit the task.
+        """
+        fields = {**from_tokenizers, **self.model}
+        preset = fields.pop("preset")
+        if not isinstance(preset, str):
+            raise RecipeError(f"model.preset={preset!r} is of the wrong type: it must be str.")
+        try:
+            config = VanillaTransformerConfig.from_preset(preset, **fields)
+        except ValueError as error:
+            raise RecipeError(f"model: {error}") from error
+        if config.architecture != "encoder-decoder":
+            raise RecipeError(f"task seq2seq needs model.architecture=encoder-decoder, not {config.architecture}.")
+        return config
+
+    def changes_since(self, earlier: "Recipe") -> list[str]:
+        """Names of the fields in which a run that goes on would no longer be the run that was begun.
+
+        How long it goes on, when it is evaluated and saved, and what is made of the result may change.
+        """
+
+        def binding(recipe: Recipe) -> dict[str, Any]:
+            values = recipe.to_dict()
+            training = {name: v for name, v in values["training"].items() if not name.startswith(FREE_IN_TRAINING)}
+            data = {name: v for name, v in values["data"].items() if name != "test"}
+            sections = {
+                "data": data,
+                "training": training,
+                **{n: values[n] for n in ("tokenizer", "model", "batches")},
+            }
+            plain = {name: values[name] for name in ("task", "seed")}
+            return plain | {f"{name}.{key}": v for name, section in sections.items() for key, v in section.items()}
+
+        before, now = binding(earlier), binding(self)
+        return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
 def _suggest(name: str, choices: Iterable[str]) -> str:

@@ -22,7 +22,6 @@ from transformers import (
 )
 from transformers.trainer_callback import ProgressCallback
 
-from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.data.preparation import iterate_texts, pair_lengths, tokenize_pairs
 from vanilla_transformer.data.report import DataReport
@@ -30,22 +29,19 @@ from vanilla_transformer.data.sources import load_parallel
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER, Translator
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.training import RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.averaging import average_weights, find_checkpoints
 from vanilla_transformer.training.metrics import GenerationMetrics, TextScores, score_texts
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
-from vanilla_transformer.training.recipe import TRAINING_DEFAULTS, Recipe, RecipeError
+from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.schedules import noam_peak
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TimeLimit, TokenProgress
 
-__all__ = ["RunInterrupted", "RunResult", "run_recipe"]
+__all__ = ["RunResult", "run_recipe"]
 
 METRICS, RECIPE, CURVES = "metrics.json", "recipe.yaml", "curves.png"
-
-
-class RunInterrupted(Exception):
-    """Training was interrupted by the user; the message says what is kept and how to go on."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,7 @@ def run_recipe(
         FileNotFoundError, ValueError: for data that cannot be read; see `load_parallel`.
         RunInterrupted: on Ctrl-C during training.
     """
-    if not torch.cuda.is_available():
+    if _accelerator() is None:
         keep_freed_memory()
     folder = Path(recipe.output_dir)
     arguments = _training_arguments(recipe)
@@ -97,15 +93,18 @@ def run_recipe(
         _check_folder(folder, resume=resume, overwrite=overwrite)
     else:
         say = _say_nothing
+    if resume and (folder / RECIPE).is_file():
+        _check_same_run(recipe, Recipe.load(folder / RECIPE))
     finished = find_checkpoints(folder) if resume else []
     checkpoint = finished[-1] if finished else None
     set_seed(recipe.seed)
 
-    parts = {name: load_parallel(recipe.parallel_data(part)) for name, part in recipe.data_parts().items()}
+    parts = {name: load_parallel(recipe.parallel_data(name)) for name in recipe.data_parts()}
     tokenizers = _tokenizers(recipe, parts["data.train"][0], folder if checkpoint else None)
     train, train_report = _tokenized(recipe, *parts["data.train"], tokenizers)
     validation, validation_report = _tokenized(recipe, *parts["data.validation"], tokenizers)
     reports = {"train": train_report, "validation": validation_report}
+    reports |= {name.removeprefix("data.test."): parts[name][1] for name in parts if name.startswith("data.test.")}
     for report in reports.values():
         say(str(report))
 
@@ -162,9 +161,7 @@ def run_recipe(
     translator = Translator(model, tokenizers.source, tokenizers.target)
     metrics["test"] = {}
     for name in recipe.data.test:
-        dataset, report = parts[f"data.test.{name}"]
-        metrics["data"][name] = report.to_dict()
-        metrics["test"][name] = _score(translator, dataset, recipe, say, name)
+        metrics["test"][name] = _score(translator, parts[f"data.test.{name}"][0], recipe, say, name)
 
     if trainer.is_world_process_zero():
         _finish(recipe, trainer, folder, metrics, say)
@@ -189,6 +186,14 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         raise RecipeError(
             f"output_dir {folder} is not empty; give --resume to go on with the run in it, --overwrite to start it "
             "again, or output_dir=... for another folder."
+        )
+
+
+def _check_same_run(recipe: Recipe, begun: Recipe) -> None:
+    if changed := recipe.changes_since(begun):
+        raise RecipeError(
+            f"--resume goes on with the run as it was begun, but {', '.join(changed)} differ{'s' if len(changed) == 1 else ''}"
+            " from its recipe.yaml; set back what changed, or start another run in another output_dir."
         )
 
 
@@ -251,20 +256,12 @@ def _for_evaluation(dataset: Dataset, sentences: int | None) -> Dataset:
     return dataset.select(order).select_columns(["input_ids", "labels"])
 
 
-def _config(recipe: Recipe, **from_tokenizers: Any) -> VanillaTransformerConfig:
-    fields = {"label_smoothing": 0.1, **from_tokenizers, **recipe.model}
-    config = VanillaTransformerConfig.from_preset(fields.pop("preset", "transformer-base"), **fields)
-    if config.architecture != "encoder-decoder":
-        raise RecipeError(f"task seq2seq needs model.architecture=encoder-decoder, not {config.architecture}.")
-    return config
-
-
 def _model(recipe: Recipe, tokenizers: _Tokenizers) -> VanillaTransformerForConditionalGeneration:
     source, target = tokenizers.source, tokenizers.target
     fields = {name: getattr(target, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     if tokenizers.separate:
         fields["target_vocab_size"] = len(target)
-    config = _config(recipe, vocab_size=len(source), **fields)
+    config = recipe.config(vocab_size=len(source), **fields)
     for side, tokenizer, size in (
         ("vocab_size", source, config.vocab_size),
         ("target_vocab_size", target, config.output_vocab_size),
@@ -275,18 +272,18 @@ def _model(recipe: Recipe, tokenizers: _Tokenizers) -> VanillaTransformerForCond
                 "embedding; raise it, or leave it out to follow the tokenizer."
             )
     model = VanillaTransformerForConditionalGeneration(config)
-    for name, value in recipe.generation_settings().items():
+    for name, value in recipe.generation.items():
         setattr(model.generation_config, name, value)
     return model
 
 
 def _training_arguments(recipe: Recipe) -> Seq2SeqTrainingArguments:
     # use_cpu: without it transformers 5.24 lets several processes on CPUs each train a model of its own
-    machine = {"use_cpu": not torch.accelerator.is_available(), "dataloader_pin_memory": torch.cuda.is_available()}
-    fields = {**machine, **TRAINING_DEFAULTS, **recipe.training}
+    machine = {"use_cpu": _accelerator() is None, "dataloader_pin_memory": _accelerator() == "cuda"}
+    fields = {**machine, **recipe.training}
     fields.setdefault("save_total_limit", max(recipe.averaging.last, 1) + 1)
     if fields["learning_rate"] == "noam":
-        fields["learning_rate"] = noam_peak(_config(recipe).hidden_size, int(fields["warmup_steps"]))
+        fields["learning_rate"] = noam_peak(recipe.config().hidden_size, int(fields["warmup_steps"]))
     try:
         return Seq2SeqTrainingArguments(
             output_dir=recipe.output_dir,
@@ -319,6 +316,8 @@ def _choose_weights(
 ) -> dict[str, Any]:
     """Compare the best checkpoint with the mean of the last ones on the validation text; the model keeps the better."""
     model = trainer.model
+    metric = trainer.args.metric_for_best_model.removeprefix("eval_")
+    metric = "bleu" if metric == "loss" else metric  # which is not among the scores of text
     translator = Translator(model, tokenizers.source, tokenizers.target)
     facts: dict[str, Any] = {}
     best = trainer.state.best_model_checkpoint
@@ -335,7 +334,7 @@ def _choose_weights(
             translator, validation, recipe, say, f"validation, mean of the last {len(last)} checkpoints"
         )
         facts["averaged_checkpoints"] = [f.name for f in last]
-        if scores["average"]["bleu"] >= scores[kept]["bleu"]:
+        if scores["average"][metric] >= scores[kept][metric]:
             kept = "average"
         else:
             model.load_state_dict(before)
@@ -374,9 +373,14 @@ def _training_facts(trainer: Seq2SeqTokenTrainer, recipe: Recipe, train: Dataset
     }
 
 
+def _accelerator() -> str | None:
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return None if accelerator is None else accelerator.type
+
+
 def _hardware() -> dict[str, Any]:
     return {
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else _accelerator() or "cpu",
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -392,7 +396,12 @@ def _finish(
     say: Callable[[str], None],
 ) -> None:
     """Write what makes the folder a model that anyone can load, beside the checkpoints."""
-    trainer.model.save_pretrained(folder)
+    try:
+        trainer.model.save_pretrained(folder)
+    except SafetensorError as error:  # what safetensors makes of a full disk
+        raise OSError(
+            f"the model could not be written to {folder} ({error}); make room, then go on with --resume."
+        ) from error
     trainer.state.save_to_json(str(folder / "trainer_state.json"))
     (folder / METRICS).write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if not plot_curves(trainer.state.log_history, folder / CURVES, title=folder.name):

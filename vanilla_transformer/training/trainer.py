@@ -36,7 +36,8 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
 
     - `lr_scheduler_type="inverse_sqrt"` is the paper's schedule, whose first update has step number 1.
     - The loss of evaluations is without label smoothing, so that its exponential is a perplexity.
-    - Logs have `minutes` of training over all sittings and `tokens_per_second` (source and target, no padding).
+    - Logs have `minutes` of training over all sittings and `tokens_per_second` (source and target, no padding,
+      evaluations and checkpoints left out).
     - A checkpoint that cannot be written to its end is taken away again.
 
     Args:
@@ -61,7 +62,8 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
         self._started: float | None = None
         self._minutes_before = 0.0
         self._tokens = 0
-        self._seconds_in_steps = 0.0
+        self._seconds = 0.0
+        self._last_step: float | None = None
 
     def get_train_dataloader(self) -> DataLoader:
         if self.batch_sampler is None:
@@ -97,11 +99,21 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
         if self._started is None:
             self._minutes_before = self._logged_minutes()
             self._started = time.monotonic()
-        before = time.monotonic()
+        if self._last_step is None:
+            self._last_step = time.monotonic()
         loss = super().training_step(model, inputs, *args, **kwargs)
         self._tokens += int(inputs["attention_mask"].sum()) + int((inputs["labels"] != -100).sum())
-        self._seconds_in_steps += time.monotonic() - before
+        # from one step to the next: the optimizer and the loading of data are part of it
+        now = time.monotonic()
+        self._seconds += now - self._last_step
+        self._last_step = now
         return loss
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        try:
+            return super().evaluate(*args, **kwargs)
+        finally:
+            self._last_step = None
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
         # Seq2SeqTrainer 5.24 writes every default, max_length=20 among them, into the model's generation_config, from
@@ -133,10 +145,12 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
             # what a full disk makes of safetensors and torch.save
             if isinstance(error, (OSError, SafetensorError, RuntimeError)):
                 raise OSError(
-                    f"{checkpoint} could not be written: {str(error).splitlines()[0]}; the checkpoints before it are "
+                    f"{checkpoint} could not be written: {str(error).partition(chr(10))[0] or type(error).__name__}; the checkpoints before it are "
                     "kept, go on with --resume."
                 ) from error
             raise
+        finally:
+            self._last_step = None
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # A tied matrix is saved under one name; transformers 5.24 reports the others as missing when it loads the best
@@ -148,9 +162,9 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if self._started is not None:
             logs["minutes"] = round(self.minutes, 3)
-        if "loss" in logs and self._seconds_in_steps:
-            logs["tokens_per_second"] = round(self._tokens * self.args.world_size / self._seconds_in_steps)
-            self._tokens, self._seconds_in_steps = 0, 0.0
+        if "loss" in logs and self._seconds:
+            logs["tokens_per_second"] = round(self._tokens * self.args.world_size / self._seconds)
+            self._tokens, self._seconds = 0, 0.0
         super().log(logs, *args, **kwargs)
 
 
