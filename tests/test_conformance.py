@@ -68,6 +68,7 @@ def test_device_map(tmp_path, architecture):
 # ------------------------------------------------------------------------------------------------ attention and capture
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_eager_is_sdpa_is_flex(architecture, backward):
@@ -78,6 +79,7 @@ def test_eager_is_sdpa_is_flex(architecture, backward):
     real = slice(None) if architecture == "encoder-decoder" else inputs["attention_mask"].bool()
     results = {}
     for attention in ("eager", "sdpa", "flex_attention"):
+        torch._dynamo.reset()
         model.set_attn_implementation(attention)
         assert model.config._attn_implementation == attention
         if backward and attention == "flex_attention":
@@ -226,14 +228,16 @@ def test_br05_masks_of_four_dimensions_in_encoders(architecture):
 
 
 @pytest.mark.parametrize("sliding_window", [None, 2])
-@pytest.mark.parametrize("attention", ["eager", "sdpa", "flex_attention"])
-@pytest.mark.parametrize("use_cache", [False, None])
+@pytest.mark.parametrize(
+    ("attention", "use_cache"),
+    [("eager", False), ("sdpa", False), ("sdpa", None), pytest.param("flex_attention", None, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @torch.no_grad()
 def test_packed_is_separate(architecture, use_cache, attention, sliding_window):
     """Positions that start anew: sequences, or pairs, of one row do not see each other. Also where a cache is default."""
     model = tiny_model(architecture, attn_implementation=attention, sliding_window=sliding_window)
-    lengths, target_lengths = (4, 6, 1), (2, 3, 5)
+    lengths, target_lengths = (4, 6, 1), (2, 4, 5)
 
     def packed(lengths, seed):
         rows = [[tokens(1, n, seed=seed + i + 10 * n) for n in lengths] for i in range(2)]
@@ -246,8 +250,10 @@ def test_packed_is_separate(architecture, use_cache, attention, sliding_window):
     if architecture == "encoder-decoder":
         targets, target_ids, target_positions = packed(target_lengths, 5)
         batch |= {"decoder_input_ids": target_ids, "decoder_position_ids": target_positions}
+    torch._dynamo.reset()  # for shapes that vary, torch 2.13 writes flex attention for processors that does not compile
     output = model(**batch)
     assert output.get("cache") is None
+    model.set_attn_implementation("sdpa")
     for i in range(2):
         if architecture == "encoder-decoder":
             pairs = zip(sources[i], targets[i], strict=True)
