@@ -108,7 +108,6 @@ def test_every_date_of_two_years_reads_back_from_one_form_only(language):
         ("_date", "en", ("long",), r"[A-Z]\w+ \d+, \d{4}", r"\d{4}-\d\d-\d\d"),
         ("_date_and_time", "en", ("long",), r"\w+ \d+, \d{4}, \d+:\d\d\s[AP]M", r"\d{4}-\d\d-\d\dT\d\d:\d\d"),
         ("_amount", "es", ("USD", "name"), r"[\d.]+,\d\d dólar(es)? estadounidenses?", r"USD \d+\.\d\d"),
-        ("_amount", "nl", ("EUR", "standard"), r"€\s[\d.]+,\d\d", r"EUR \d+\.\d\d"),
         ("_amount", "en", ("CAD", "standard"), r"CA\$[\d,]+\.\d\d", r"CAD \d+\.\d\d"),
         ("_duration", "sv", (), r"\d+ \w+ och \d+ \w+", r"P(\d+DT\d+H|T\d+H\d+M|T\d+M\d+S)"),
         ("_large_number", "es", (), r"[\d,]+ (millón|millones|mil millones)", r"\d+(\.\d)?e[69]"),
@@ -154,7 +153,7 @@ def test_every_language_and_kind_takes_part_and_sources_stay_short(splits):
     sources = [source for source, _ in splits["train"]]
     assert max(map(len, sources)) <= 45
     # One telling word for each language.
-    for word in ("März", "March", "marzo de", "mars", "marzo", "maart", "marca", "och"):
+    for word in ("März", "March", "marzo de", "mars", "marzo", "och"):
         assert any(word in source for source in sources), word
     kinds = Counter(re.sub(r"\d+", "9", target) for _, target in splits["train"])
     assert {"9-9-9", "9-9-9T9:9", "EUR 9.9", "CAD 9.9", "P9DT9H", "PT9H9M", "PT9M9S", "9.9e9"} <= set(kinds)
@@ -165,9 +164,9 @@ def test_english_times_come_three_times_as_often_as_those_of_another_language(sp
     times = [source for source, target in splits["train"] if re.fullmatch(r"[\d-]+T[\d:]+", target)]
     assert len(times) / len(splits["train"]) == pytest.approx(0.3, abs=0.03)
     english = [source for source in times if re.search(r"[AP]M$", source)]
-    assert len(english) / len(times) == pytest.approx(3 / 10, abs=0.03)
+    assert len(english) / len(times) == pytest.approx(3 / (len(LANGUAGES) + 2), abs=0.03)
     spanish = [source for source in times if " de " in source]
-    assert len(spanish) / len(times) == pytest.approx(1 / 10, abs=0.03)
+    assert len(spanish) / len(times) == pytest.approx(1 / (len(LANGUAGES) + 2), abs=0.03)
 
 
 def test_spaces_are_the_ones_people_type(splits):

@@ -46,7 +46,7 @@ def run_demo(output: Path, overrides: Iterable[str] = (), say: Callable[[str], N
 
     if (output / "recipe.yaml").is_file() and not data.is_dir():
         raise RecipeError(f"{output} holds a run that is not the demonstration; name another folder with --output.")
-    say("writing dates, amounts and durations in eight languages ...")
+    say("writing dates, amounts and durations in six languages ...")
     splits = written_form_splits()
     data.mkdir(parents=True, exist_ok=True)
     for name, pairs in splits.items():

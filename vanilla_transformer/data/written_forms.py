@@ -1,11 +1,11 @@
-"""Dates, times, amounts, durations and large numbers as eight languages write them, each with its one machine-readable form.
+"""Dates, times, amounts, durations and large numbers as six languages write them, each with its one machine-readable form.
 
 The written forms are those of the Unicode CLDR, through `Babel`, so month and weekday names, inflection, word order and
 separators are the languages' own, there is no end of pairs, and every answer is exact:
 
     Montag, 3. März 2025, 14:05       2025-03-03T14:05     ISO 8601
     July 4, 1776                      1776-07-04
-    5 godzin i 20 minut               PT5H20M
+    5 timmar och 20 minuter           PT5H20M
     12.345,50 dólares canadienses     CAD 12345.50         ISO 4217, decimal point
     5,7 mil millones                  5.7e9                a number with its power of ten
 
@@ -31,7 +31,7 @@ except ImportError as error:
 
 __all__ = ["CURRENCIES", "LANGUAGES", "written_form_splits", "written_forms"]
 
-LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "sv")
+LANGUAGES = ("de", "en", "es", "fr", "it", "sv")
 """CLDR locales of the sources. `en` is American English: month before day, and a clock of twelve hours."""
 
 CURRENCIES = ("CAD", "CHF", "CZK", "DKK", "EUR", "GBP", "NOK", "PLN", "SEK", "USD")
