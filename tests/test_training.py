@@ -721,6 +721,19 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
     assert [path.name for path in find_checkpoints(values["output_dir"])] == ["checkpoint-4"]
 
 
+def test_old_checkpoints_are_told_by_their_updates_and_not_by_file_times(tmp_path, monkeypatch, caplog):
+    values = recipe_values(tmp_path)
+    values["averaging"]["last"] = 0
+    values["training"] |= {"eval_strategy": "no", "load_best_model_at_end": False, "save_total_limit": 1}
+    monkeypatch.setattr("os.path.getmtime", lambda path: 0.0)  # as after a copy that keeps no times
+    result = run(values, ["training.save_steps=2"])
+    assert [path.name for path in find_checkpoints(result.folder)] == ["checkpoint-9"]
+    assert "mtime" not in caplog.text
+    monkeypatch.setattr("os.path.getmtime", lambda path: -1e9 * int(str(path).rpartition("-")[2]))
+    result = run(values, ["training.save_steps=3"], overwrite=True)
+    assert [path.name for path in find_checkpoints(result.folder)] == ["checkpoint-9"]
+
+
 def test_the_time_limit_ends_a_run_with_one_evaluation_and_a_checkpoint(tmp_path):
     values = recipe_values(tmp_path)
     result = run(values, ["max_minutes=1e-9", "averaging.last=0"])

@@ -22,6 +22,7 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_utils import rotate_checkpoints
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
@@ -137,8 +138,13 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        # transformers 5.24 deletes old checkpoints by their file times, and warns where these are close together; a
+        # run that was copied has all of them alike. The number of the update is what tells old from new.
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             super()._save_checkpoint(*args, **kwargs)
+            if self.args.should_save:
+                rotate_checkpoints(self.args.output_dir, limit, self.state.best_model_checkpoint)
         except BaseException as error:
             if not is_whole(checkpoint):
                 shutil.rmtree(checkpoint, ignore_errors=True)
@@ -150,6 +156,7 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
                 ) from error
             raise
         finally:
+            self.args.save_total_limit = limit
             self._last_step = None
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
