@@ -13,8 +13,9 @@ from runs import recipe_values, reversed_words, save_translator, word_tokenizer,
 from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
 from vanilla_transformer import cli
 from vanilla_transformer.generation.translate import Translator
-from vanilla_transformer.training import run as run_module
 from vanilla_transformer.training.metrics import score_texts
+from vanilla_transformer.training.tasks.seq2seq import Seq2Seq
+from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
 
 SOURCES = [source for source, _ in reversed_words(9, 6)]
 
@@ -252,12 +253,12 @@ def test_an_interrupt_ends_in_one_sentence_and_status_130(command, tmp_path, mon
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run_module.Seq2SeqTokenTrainer, "training_step", interrupted)
+    monkeypatch.setattr(Seq2SeqTokenTrainer, "training_step", interrupted)
     status, _, err = command("train", path)
     assert status == 130 and "Traceback" not in err
     assert err.rstrip().split("\n")[-1] == "interrupted at update 0; no checkpoint was saved yet."
     # before training there is nothing to keep
-    monkeypatch.setattr(run_module, "load_parallel", interrupted)
+    monkeypatch.setattr(Seq2Seq, "load", interrupted)
     status, _, err = command("train", path, "--overwrite")
     assert status == 130 and "Traceback" not in err
 

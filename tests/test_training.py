@@ -26,9 +26,10 @@ from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.training import run as run_module
 from vanilla_transformer.training.averaging import average_checkpoints, average_weights, find_checkpoints
 from vanilla_transformer.training.metrics import GenerationMetrics, decode_ids, score_texts
-from vanilla_transformer.training.recipe import TRAINING_DEFAULTS, Recipe, RecipeError, override_fields
+from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
 from vanilla_transformer.training.run import RunInterrupted, run_recipe
 from vanilla_transformer.training.schedules import inverse_sqrt_factor, inverse_sqrt_schedule, noam_peak
+from vanilla_transformer.training.tasks import TASKS
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
 
 ROOT = Path(__file__).parent.parent
@@ -456,9 +457,9 @@ def separate(tmp_path_factory):
     before = {}
     finish = run_module._finish
 
-    def finish_and_remember(recipe, trainer, *args):
+    def finish_and_remember(recipe, task, trainer, *args):
         before["ids"] = generated(trainer.model, AutoTokenizer.from_pretrained(recipe.output_dir), sources)
-        finish(recipe, trainer, *args)
+        finish(recipe, task, trainer, *args)
 
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
@@ -525,7 +526,7 @@ def test_the_folder_of_a_run_holds_everything(finished):
 def test_the_metrics_of_a_run(finished):
     metrics = json.loads((finished[0] / "metrics.json").read_text())
     assert metrics["training"]["updates"] == 9 and metrics["training"]["epochs"] == 3.0
-    assert metrics["training"]["pairs"] == metrics["data"]["train"]["kept"] == 120
+    assert metrics["training"]["examples"] == metrics["data"]["train"]["kept"] == 120
     assert metrics["training"]["tokens_per_second"] > 0
     assert metrics["data"].keys() == {"train", "validation", "unseen"}
     assert metrics["test"]["unseen"]["sentences"] == 16
@@ -677,9 +678,12 @@ run({killed!r})
         assert equal_weights(weights(Path(killed["output_dir"]) / place), weights(folder / place)), place
 
 
-def test_an_interrupted_run_says_what_is_kept_and_can_be_resumed(finished, tmp_path, monkeypatch):
+def test_an_interrupted_run_says_what_is_kept_and_can_be_resumed(finished, tmp_path, monkeypatch, request):
     folder, values, _ = finished
     values = {**values, "output_dir": str(tmp_path / "interrupted")}
+    # a shell that starts the tests in the background has them ignore the signal
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with monkeypatch.context() as patch:
         patch.setattr(Seq2SeqTokenTrainer, "training_step", stop_at(6, lambda: signal.raise_signal(signal.SIGINT)))
         with pytest.raises(RunInterrupted, match="interrupted at update 6; checkpoint-4 is kept; go on with --resume"):
@@ -860,5 +864,6 @@ def test_br32_two_processes_evaluate_like_one_and_agree_on_a_run(tmp_path):
     assert equal_weights(weights(folder / "checkpoint-7"), trained)
 
 
-def test_the_defaults_of_training_are_fields_of_transformers():
-    assert TRAINING_DEFAULTS.keys() <= Seq2SeqTrainingArguments.__dataclass_fields__.keys()
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_the_defaults_of_training_are_fields_of_transformers(task):
+    assert task.training_defaults.keys() <= task.arguments_class.__dataclass_fields__.keys()

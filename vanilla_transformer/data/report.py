@@ -36,6 +36,8 @@ class DataReport:
 
     Attributes:
         name: where the data comes from, for people.
+        noun: what a row is called, in the plural.
+        notes: what else is to be known, a sentence each.
         read: pairs seen so far, good or bad.
         kept: pairs that remain.
         faults: reason -> dropped pairs.
@@ -50,6 +52,8 @@ class DataReport:
     faults: dict[str, Fault] = field(default_factory=dict)
     files: list[InputFile] = field(default_factory=list)
     sha256: str = ""
+    noun: str = "pairs"
+    notes: list[str] = field(default_factory=list)
 
     def restart(self) -> None:
         """Forget all counts, for another pass over the same data."""
@@ -62,13 +66,13 @@ class DataReport:
         """Number of pairs dropped, for whatever reason."""
         return sum(fault.count for fault in self.faults.values())
 
-    def keep(self, source: str, target: str) -> None:
-        """Count a pair that was read and is fit for use."""
+    def keep(self, first: str, second: str = "") -> None:
+        """Count a pair, or a row of another kind, that was read and is fit for use."""
         self.read += 1
         self.kept += 1
         # A chain of digests rather than one running hash, which could not be sent to another process. The length
         # keeps apart pairs whose two texts join to the same one.
-        self.sha256 = hashlib.sha256(f"{self.sha256}{len(source)} {source}{target}".encode()).hexdigest()
+        self.sha256 = hashlib.sha256(f"{self.sha256}{len(first)} {first}{second}".encode()).hexdigest()
 
     def reject(self, reason: str, pair_id: int) -> None:
         """Count a pair that was read and dropped at once."""
@@ -95,9 +99,10 @@ class DataReport:
 
     def lines(self) -> list[str]:
         """The report as lines of text to print."""
-        text = [f"{self.name}: {self.kept:,} of {self.read:,} pairs kept"]
+        text = [f"{self.name}: {self.kept:,} of {self.read:,} {self.noun} kept"]
         for file in self.files:
             text.extend(f"  {file.name}: {note}" for note in file.notes)
+        text.extend(f"  {note}" for note in self.notes)
         for reason, fault in self.faults.items():
             places = ", ".join(self.place(pair_id) for pair_id in fault.first)
             more = ", …" if fault.count > len(fault.first) else ""
@@ -119,5 +124,6 @@ class DataReport:
                 for reason, fault in self.faults.items()
             },
             "files": [{"name": file.name, "lines": file.lines, "notes": list(file.notes)} for file in self.files],
+            "notes": list(self.notes),
             "sha256": self.sha256,
         }

@@ -6,18 +6,28 @@ left out and counted in the `DataReport`, which names the first lines of each ki
 as it stands.
 """
 
-import codecs
 import difflib
-import gzip
 import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vanilla_transformer.data.files import (
+    SUFFIXES,
+    as_paths,
+    check_encoding,
+    column_names,
+    count_lines,
+    existing_file,
+    explained,
+    join_paths,
+    kind_of,
+    load_hub,
+    load_parquet,
+    read_lines,
+)
 from vanilla_transformer.data.report import DataReport, InputFile
 
 if TYPE_CHECKING:
@@ -25,18 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ParallelData", "load_parallel"]
 
-_SUFFIXES = {
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".ndjson": "json",
-    ".parquet": "parquet",
-}
-_FORMATS = ("tsv", "json", "parquet", "hub")
-
-# `datasets` takes over a second to import, and most commands of this package read no data set: it is imported where it
-# is used.
+FORMATS = ("tsv", "json", "parquet", "hub")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +80,11 @@ class ParallelData:
     def __post_init__(self) -> None:
         for field in fields(self):
             _check_type(field.name, getattr(self, field.name))
-        _check_encoding(self.encoding)
+        check_encoding(self.encoding)
         if self.path is None and (self.source is None or self.target is None):
             raise ValueError("Data needs either two text files, `source` and `target`, or a `path`.")
-        if self.format is not None and self.format not in _FORMATS:
-            raise ValueError(f"Unknown data format {self.format!r}: choose one of {', '.join(_FORMATS)}.")
+        if self.format is not None and self.format not in FORMATS:
+            raise ValueError(f"Unknown data format {self.format!r}: choose one of {', '.join(FORMATS)}.")
         if self.path is None:
             idle = ["format", "name", "split", "revision", "source_column", "target_column"]
             given = [
@@ -121,21 +120,16 @@ class ParallelData:
             return "text"
         if self.format is not None:
             return self.format
-        kinds = {_SUFFIXES.get(_suffix(path), "hub") for path in _paths(self.path)}
-        if len(kinds) > 1:
-            raise ValueError(
-                f"The files of one data set must be of one kind, but these are {', '.join(sorted(kinds))}."
-            )
-        return kinds.pop()
+        return kind_of(self.path, SUFFIXES)
 
     def describe(self) -> str:
         """One line that names the data."""
         if self.path is None:
-            return f"{_join(_paths(self.source))} -> {_join(_paths(self.target))}"
+            return f"{join_paths(as_paths(self.source))} -> {join_paths(as_paths(self.target))}"
         if self.kind == "hub":
             parts = [str(self.path), self.name, self.split or "train", self.revision]
             return " ".join(str(part) for part in parts if part)
-        return _join(_paths(self.path))
+        return join_paths(as_paths(self.path))
 
 
 def _check_type(name: str, value: Any) -> None:
@@ -152,24 +146,6 @@ def _check_type(name: str, value: Any) -> None:
         fits = isinstance(value, str)
     if not fits and (value is not None or name == "encoding"):
         raise ValueError(f"{name}={value!r} must be {wanted}; YAML reads as text what stands in quotes.")
-
-
-def _check_encoding(encoding: str) -> None:
-    """Lines are divided before they are decoded, so that one that cannot be decoded does not spoil the others."""
-    try:
-        codecs.lookup(encoding)
-        has_line_break = b"\n".decode(encoding) == "\n"
-    except LookupError:
-        raise ValueError(
-            f"encoding={encoding!r} is no text encoding that Python knows; most files are in 'utf-8'."
-        ) from None
-    except UnicodeError:
-        has_line_break = False
-    if not has_line_break:
-        raise ValueError(
-            f"encoding={encoding!r} cannot be read, only encodings with ASCII's line break: convert the files to UTF-8 "
-            f"first, as with `iconv -f {encoding} -t utf-8`."
-        )
 
 
 class _Row(NamedTuple):
@@ -245,13 +221,15 @@ def _reader(spec: ParallelData, report: DataReport, streaming: bool) -> Callable
     """Check that the data is there and return what reads it from the beginning."""
     if spec.kind == "text":
         return _text_reader(spec, report)
-    if spec.kind == "hub":
-        return _records_reader(_load_hub(spec, streaming), spec)
+    if spec.kind == "hub" and spec.path is not None:
+        return _records_reader(
+            load_hub(spec.path, name=spec.name, split=spec.split, revision=spec.revision, streaming=streaming), spec
+        )
 
     assert spec.path is not None
-    paths = [_existing(path) for path in _paths(spec.path)]
+    paths = [existing_file(path) for path in as_paths(spec.path)]
     if spec.kind == "parquet":
-        return _records_reader(_load_parquet(paths, spec), spec)
+        return _records_reader(load_parquet(paths), spec)
     return _single_files_reader(paths, spec, report)
 
 
@@ -259,8 +237,8 @@ def _reader(spec: ParallelData, report: DataReport, streaming: bool) -> Callable
 
 
 def _text_reader(spec: ParallelData, report: DataReport) -> Callable[[], Iterator[_Row]]:
-    sources = [_existing(path) for path in _paths(spec.source)]
-    targets = [_existing(path) for path in _paths(spec.target)]
+    sources = [existing_file(path) for path in as_paths(spec.source)]
+    targets = [existing_file(path) for path in as_paths(spec.target)]
     if len(sources) != len(targets):
         raise ValueError(
             f"There are {len(sources)} source files but {len(targets)} target files: they must be as many."
@@ -268,7 +246,7 @@ def _text_reader(spec: ParallelData, report: DataReport) -> Callable[[], Iterato
     first_id = 1
     inputs = []
     for source, target in zip(sources, targets, strict=True):
-        counts = _count_lines(source), _count_lines(target)
+        counts = count_lines(source), count_lines(target)
         if counts[0] != counts[1]:
             raise ValueError(
                 f"{source} has {counts[0]:,} lines but {target} has {counts[1]:,}: "
@@ -282,7 +260,7 @@ def _text_reader(spec: ParallelData, report: DataReport) -> Callable[[], Iterato
     def rows() -> Iterator[_Row]:
         for source, target, file in inputs:
             file.notes.clear()
-            sides = (_lines(source, spec.encoding, file), _lines(target, spec.encoding, file))
+            sides = (read_lines(source, spec.encoding, file), read_lines(target, spec.encoding, file))
             for number, (left, right) in enumerate(zip(*sides, strict=True), start=file.first_id):
                 if left is None or right is None:
                     side = "pair" if left is right else "source" if left is None else "target"
@@ -293,65 +271,13 @@ def _text_reader(spec: ParallelData, report: DataReport) -> Callable[[], Iterato
     return rows
 
 
-def _lines(path: Path, encoding: str, file: InputFile) -> Iterator[str | None]:
-    """Yield the lines of a file, None for one that cannot be decoded.
-
-    Lines end at a line feed and nowhere else: `str.splitlines` and text mode also split at form feeds, U+2028 and the
-    like, after which every later line would stand beside the wrong translation.
-    """
-    windows = 0
-    with _open(path) as stream:
-        for number, raw in enumerate(stream):
-            if number == 0:
-                if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-                    raise ValueError(f"{path} is in UTF-16, not {encoding}: convert it to UTF-8 first.")
-                if raw.startswith(b"\xef\xbb\xbf"):
-                    raw = raw[3:]
-                    file.notes.append(f"byte order mark of {path.name} left out")
-            raw = raw.removesuffix(b"\n")
-            if raw.endswith(b"\r"):
-                raw = raw[:-1]
-                windows += 1
-            try:
-                yield raw.decode(encoding)
-            except UnicodeDecodeError:
-                yield None
-    if windows:
-        file.notes.append(f"Windows line ends of {path.name} left out on {windows:,} lines")
-
-
-def _count_lines(path: Path) -> int:
-    count, last = 0, b"\n"
-    with _open(path) as stream:
-        while block := stream.read(1 << 20):
-            count += block.count(b"\n")
-            last = block[-1:]
-    # A last line without a line feed counts as well.
-    count += last != b"\n"
-    if not count:
-        raise ValueError(f"{path} is empty.")
-    return count
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[IO[bytes]]:
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-            yield stream  # type: ignore[misc]
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(
-            f"{path} cannot be unpacked ({_reason(error)}): it is cut short, damaged or not gzipped; get it again, or "
-            "take .gz off its name."
-        ) from error
-
-
 # TSV and JSON lines --------------------------------------------------------------------------------------------------
 
 
 def _single_files_reader(paths: list[Path], spec: ParallelData, report: DataReport) -> Callable[[], Iterator[_Row]]:
     first_id = 1
     for path in paths:
-        count = _count_lines(path)
+        count = count_lines(path)
         report.files.append(InputFile(path.name, first_id, count))
         first_id += count
     read = _read_tsv if spec.kind == "tsv" else _read_json
@@ -372,7 +298,7 @@ def _textless_row(number: int, line: str | None, spec: ParallelData) -> _Row:
 def _read_tsv(path: Path, spec: ParallelData, file: InputFile) -> Iterator[_Row]:
     """Fields are what stands between tabs; quotation marks have no special meaning, as sentences hold unpaired ones."""
     columns: tuple[int, int] | None = None
-    for number, line in enumerate(_lines(path, spec.encoding, file), start=file.first_id):
+    for number, line in enumerate(read_lines(path, spec.encoding, file), start=file.first_id):
         if line is None or not line.strip():
             yield _textless_row(number, line, spec)
             continue
@@ -406,7 +332,7 @@ def _tsv_columns(first: list[str], spec: ParallelData, path: Path) -> tuple[tupl
 
 def _read_json(path: Path, spec: ParallelData, file: InputFile) -> Iterator[_Row]:
     columns: _Columns | None = None
-    for number, line in enumerate(_lines(path, spec.encoding, file), start=file.first_id):
+    for number, line in enumerate(read_lines(path, spec.encoding, file), start=file.first_id):
         if line is None or not line.strip():
             yield _textless_row(number, line, spec)
             continue
@@ -429,89 +355,9 @@ _Columns = tuple[tuple[str, ...], tuple[str, ...]]
 """For each side the keys that lead to its text."""
 
 
-@contextmanager
-def _explained(place: str) -> Iterator[None]:
-    """Say in one sentence, with a name and a remedy, what `datasets` and pyarrow find wrong with data."""
-    import pyarrow
-    from datasets.exceptions import DatasetsError
-
-    try:
-        yield
-    except (pyarrow.ArrowException, DatasetsError, OSError, UnicodeDecodeError) as error:
-        # A plain OSError is pyarrow's; missing files and connections have kinds and messages of their own.
-        if isinstance(error, OSError) and type(error) is not OSError:
-            raise
-        raise ValueError(
-            f"{place} cannot be read ({_reason(error)}): it is cut short, damaged or of another kind than its name "
-            "says; get or make it again."
-        ) from error
-    except RuntimeError as error:
-        if "scripts are no longer supported" not in str(error):
-            raise
-        raise ValueError(
-            f"{place} is read by a script of its own, which `datasets` no longer runs: try "
-            "revision='refs/convert/parquet', the Hub's own copy, or save it as Parquet or JSON lines."
-        ) from error
-
-
-def _reason(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(" .")
-
-
-def _load_parquet(paths: list[Path], spec: ParallelData) -> "IterableDataset":
-    import datasets
-    import pyarrow.parquet
-
-    # First each by itself, so that the message can name the one that does not fit.
-    names: list[str] = []
-    for path in paths:
-        with _explained(str(path)):
-            found = pyarrow.parquet.read_schema(path).names
-        names = names or found
-        if sorted(found) != sorted(names):
-            raise ValueError(
-                f"{path} has the columns {', '.join(found)}, but {paths[0]} has {', '.join(names)}: the files of one data "
-                "set must have the same ones."
-            )
-    with _explained(spec.describe()):
-        files = [str(path) for path in paths]
-        # Streamed in any case, as otherwise `datasets` would leave a converted copy in its cache.
-        return datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
-
-
-def _load_hub(spec: ParallelData, streaming: bool) -> Any:
-    import datasets
-
-    paths = _paths(spec.path)
-    if len(paths) != 1:
-        raise ValueError(
-            f"The files {_join(paths)} are of no known kind: use names that end in {', '.join(_SUFFIXES)} or give format."
-        )
-    path, split = str(paths[0]), spec.split or "train"
-    local = Path(path).expanduser()
-    if local.is_file():
-        raise ValueError(
-            f"Cannot tell what kind of file {path} is: use a name that ends in {', '.join(_SUFFIXES)} or give format."
-        )
-    if (local / "state.json").is_file() or (local / "dataset_dict.json").is_file():
-        with _explained(path):
-            loaded = datasets.load_from_disk(str(local))
-        if isinstance(loaded, datasets.DatasetDict):
-            if split not in loaded:
-                raise ValueError(f"{path} has no split {split!r}; its splits are {', '.join(loaded)}.")
-            loaded = loaded[split]
-        return loaded
-    if path.startswith((".", "/", "~")) and not local.is_dir():
-        raise _missing(local)
-    with _explained(path):
-        return datasets.load_dataset(
-            str(local) if local.is_dir() else path, spec.name, split=split, revision=spec.revision, streaming=streaming
-        )
-
-
 def _records_reader(records: Iterable[Mapping[str, Any]], spec: ParallelData) -> Callable[[], Iterator[_Row]]:
     def read() -> Iterator[Mapping[str, Any]]:
-        with _explained(spec.describe()):
+        with explained(spec.describe()):
             yield from records
 
     def rows() -> Iterator[_Row]:
@@ -550,7 +396,7 @@ def _known_columns(record: Mapping[str, Any], spec: ParallelData, place: str) ->
 def _find_columns(record: Mapping[str, Any], spec: ParallelData, place: str) -> _Columns:
     """Find the two sides in a record, or say which columns there are."""
     languages = (spec.source_language, spec.target_language)
-    choices = _column_names(record)
+    choices = column_names(record)
     if spec.source_column is not None:
         wanted: tuple[Any, Any] = (spec.source_column, spec.target_column)
     elif all(languages) and any(name in choices for name in (languages[0], f"translation.{languages[0]}")):
@@ -571,49 +417,3 @@ def _find_columns(record: Mapping[str, Any], spec: ParallelData, place: str) -> 
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ValueError(f"{place} has no column {name!r}.{hint} There are: {', '.join(choices)}.")
     return choices[wanted[0]], choices[wanted[1]]
-
-
-def _column_names(record: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Every name a column can be asked for by, with the keys that lead to it."""
-    names: dict[str, tuple[str, ...]] = {}
-    for key, value in record.items():
-        if isinstance(value, Mapping):
-            names.update({f"{key}.{inner}": (key, inner) for inner in value})
-        else:
-            names[key] = (key,)
-    return names
-
-
-# Paths ---------------------------------------------------------------------------------------------------------------
-
-
-def _paths(value: str | Path | Sequence[str | Path] | None) -> list[str | Path]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, (str, Path)) else list(value)
-
-
-def _join(paths: list[str | Path]) -> str:
-    return ", ".join(str(path) for path in paths)
-
-
-def _suffix(path: str | Path) -> str:
-    return Path(str(path).removesuffix(".gz")).suffix.lower()
-
-
-def _existing(path: str | Path) -> Path:
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise _missing(path)
-    return path
-
-
-def _missing(path: Path) -> FileNotFoundError:
-    if path.is_dir():
-        return FileNotFoundError(f"{path} is a folder, not a file.")
-    folder = path.parent
-    if not folder.is_dir():
-        return FileNotFoundError(f"There is no file {path}: the folder {folder} does not exist.")
-    near = difflib.get_close_matches(path.name, [entry.name for entry in folder.iterdir()], n=1)
-    hint = f" Did you mean {folder / near[0]}?" if near else ""
-    return FileNotFoundError(f"There is no file {path}.{hint}")

@@ -1,6 +1,10 @@
-"""Training: recipe, run, trainer, schedule, metrics, averaging, curves, model card."""
+"""Training: recipe, tasks, run, trainer, schedule, metrics, averaging, curves, model card."""
 
-__all__ = ["RunInterrupted"]
+__all__ = ["RecipeError", "RunInterrupted"]
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be run, in one sentence that names the field and the remedy."""
 
 
 class RunInterrupted(Exception):

@@ -9,31 +9,34 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.training.tasks import Task
 
 __all__ = ["write_model_card"]
 
 TEMPLATE = "model_card_template.md"
 
 
-def write_model_card(folder: Path, recipe: Recipe, metrics: dict[str, Any]) -> Path:
+def write_model_card(folder: Path, recipe: Recipe, task: Task, metrics: dict[str, Any]) -> Path:
     """Write `README.md` into a run's folder.
 
     Args:
         folder: of the run.
         recipe: as run.
+        task: of the run.
         metrics: as in `metrics.json`.
     """
-    languages = [code for code in (recipe.data.source_language, recipe.data.target_language) if code]
+    codes = (recipe.data.source_language, recipe.data.target_language, recipe.data.language)
+    languages = list(dict.fromkeys(code for code in codes if code))
     title = recipe.card.title or folder.name
     data = ModelCardData(
         language=languages or None,
         license=recipe.card.license,
         library_name="transformers",
-        pipeline_tag="translation",
+        pipeline_tag=task.pipeline_tag,
         tags=["vanilla-transformer", "trained-from-scratch"],
         model_name=title,
         eval_results=_results(
-            metrics["test"] or {"validation": metrics["model"]["validation"][metrics["model"]["weights"]]}
+            task, metrics["test"] or {"validation": metrics["model"]["validation"][metrics["model"]["weights"]]}
         ),
     )
     text = resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
@@ -42,7 +45,8 @@ def write_model_card(folder: Path, recipe: Recipe, metrics: dict[str, Any]) -> P
         title=title,
         recipe=recipe,
         metrics=metrics,
-        languages=languages,
+        task=task,
+        score_rows=_score_rows(task, metrics),
         recipe_yaml=yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True, width=100),
         has_curves=(folder / "curves.png").is_file(),
     )
@@ -52,18 +56,26 @@ def write_model_card(folder: Path, recipe: Recipe, metrics: dict[str, Any]) -> P
     return path
 
 
-def _results(tests: dict[str, dict[str, Any]]) -> list[EvalResult]:
-    results = []
-    for name, scores in tests.items():
-        for metric, label, signature in (("bleu", "BLEU", "bleu_signature"), ("chrf", "chrF", "chrf_signature")):
-            results.append(
-                EvalResult(
-                    task_type="translation",
-                    dataset_type=name,
-                    dataset_name=name,
-                    metric_type=metric,
-                    metric_name=f"{label} ({scores[signature]})",
-                    metric_value=scores[metric],
-                )
-            )
-    return results
+def _score_rows(task: Task, metrics: dict[str, Any]) -> list[list[str]]:
+    """The table of scores: on which data, then a cell for each of the task's columns."""
+    scored = {f"validation, {name} weights": scores for name, scores in metrics["model"]["validation"].items()}
+    scored |= metrics["test"]
+    return [
+        [name, *(column.format.format(scores[column.key]).replace("|", "\\|") for column in task.score_columns)]
+        for name, scores in scored.items()
+    ]
+
+
+def _results(task: Task, tests: dict[str, dict[str, Any]]) -> list[EvalResult]:
+    return [
+        EvalResult(
+            task_type=task.pipeline_tag,
+            dataset_type=name,
+            dataset_name=name,
+            metric_type=metric,
+            metric_name=label,
+            metric_value=value,
+        )
+        for name, scores in tests.items()
+        for metric, label, value in task.results(scores)
+    ]

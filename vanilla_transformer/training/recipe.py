@@ -24,10 +24,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 from sacrebleu.metrics import BLEU
-from transformers import GenerationConfig, Seq2SeqTrainingArguments
+from transformers import GenerationConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.data.sources import ParallelData
+from vanilla_transformer.training import RecipeError
+from vanilla_transformer.training.tasks import TASKS, Task
 
 __all__ = [
     "AveragingSection",
@@ -41,26 +42,22 @@ __all__ = [
     "override_fields",
 ]
 
-TASKS = ("seq2seq",)
-
-
-class RecipeError(ValueError):
-    """A recipe that cannot be run, in one sentence that names the field and the remedy."""
-
 
 @dataclass
 class TokenizerSection:
     """The tokenizer, trained on the run's own training text.
 
     Attributes:
+        kind: "bpe", pieces of words, or "characters", for tasks on texts of one kind.
         vocab_size: exact number of entries, special tokens included; of each side where they are separate.
-        shared: one vocabulary for both sides (section 5.1), or one each.
+        shared: for pairs: one vocabulary for both sides (section 5.1), or one each.
         min_frequency: pairs of symbols seen less often are not merged.
         lowercase: lower the case of all text.
         split_digits: every digit is a token of its own.
         path: a folder or Hub id of a ready tokenizer instead.
     """
 
+    kind: str = "bpe"
     vocab_size: int = 10000
     shared: bool = True
     min_frequency: int = 2
@@ -71,13 +68,18 @@ class TokenizerSection:
 
 @dataclass
 class DataSection:
-    """Where the text comes from; the fields of `ParallelData` describe each part.
+    """Where the text comes from; the fields of `ParallelData` (seq2seq) or `TextData` (all other tasks) describe each part.
 
     Attributes:
-        train, validation: parallel text.
+        train, validation: the text.
         test: named test sets, scored at the end.
         source_language, target_language: codes such as `en`; keys of JSON lines and columns of Parquet, and for the card.
         max_source_length, max_target_length: longer pairs, in tokens with special tokens, are dropped and reported.
+        language: of texts that come alone, for the card.
+        max_length: of these, in tokens with special tokens: longer texts are cut where they get one label, else dropped;
+            either is reported.
+        block_size: language models read all texts as one, cut in blocks of so many tokens; None for texts by themselves.
+        masked_share: of the tokens of a text, which masked-lm hides.
         license: of the data, for the model card.
     """
 
@@ -88,6 +90,10 @@ class DataSection:
     target_language: str | None = None
     max_source_length: int = 256
     max_target_length: int = 256
+    language: str | None = None
+    max_length: int = 512
+    block_size: int | None = None
+    masked_share: float = 0.15
     license: str | None = None
 
 
@@ -97,7 +103,7 @@ class BatchSection:
 
     Attributes:
         max_tokens: sentences times the longest source or target of a batch stay within it (fairseq's `--max-tokens`).
-        max_sentences: and the number of pairs within this.
+        max_sentences: and the number of pairs, or texts or blocks, within this.
     """
 
     max_tokens: int = 4096
@@ -117,10 +123,11 @@ class AveragingSection:
 
 @dataclass
 class EvaluationSection:
-    """Evaluation during training, on generated text; `training.eval_strategy` and `eval_steps` say how often.
+    """Evaluation during training; `training.eval_strategy` and `eval_steps` say how often.
 
     Attributes:
-        sentences: on the first so many validation pairs; None for all.
+        sentences: on the first so many rows of the validation data; None for all.
+        num_beams, tokenize: for seq2seq, whose evaluations are on generated text.
         num_beams: beams during training; the final scores use `generation`.
         tokenize: sacrebleu's tokenizer; "none" where the text is tokenised already.
     """
@@ -144,28 +151,6 @@ class CardSection:
     license: str | None = None
 
 
-# the training settings of section 5.3 and what every run of this package needs; a recipe can override each
-TRAINING_DEFAULTS: dict[str, Any] = {
-    "optim": "adamw_torch_fused",
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.98,
-    "adam_epsilon": 1e-9,
-    "weight_decay": 0.0,
-    "learning_rate": "noam",
-    "lr_scheduler_type": "inverse_sqrt",
-    "warmup_steps": 4000,
-    "max_grad_norm": 0.0,
-    "num_train_epochs": 20,
-    "per_device_eval_batch_size": 64,
-    "logging_steps": 50,
-    "report_to": "none",
-    "save_strategy": "epoch",
-    "eval_strategy": "epoch",
-    "load_best_model_at_end": True,
-    "metric_for_best_model": "bleu",
-    "predict_with_generate": True,
-}
-
 # fields of TrainingArguments that the recipe sets elsewhere
 SET_ELSEWHERE = {
     "output_dir": "output_dir",
@@ -175,6 +160,9 @@ SET_ELSEWHERE = {
     "generation_num_beams": "evaluation.num_beams",
     "generation_max_length": "generation.max_length",
 }
+
+# fields of the tokenizer section that every task has
+_TOKENIZER_OF_ALL = ("vocab_size", "min_frequency", "lowercase", "split_digits", "path")
 
 # fields of TrainingArguments that have no effect on batches by token budget
 WITHOUT_EFFECT = {
@@ -197,30 +185,22 @@ FREE_IN_TRAINING = (
     "dataloader_",
 )
 
-# section 6.1 of the paper
-GENERATION_DEFAULTS: dict[str, Any] = {
-    "num_beams": 4,
-    "length_penalty": 0.6,
-    "length_penalty_form": "gnmt",
-    "max_length_over_source": 50,
-}
-
-# scores of an evaluation, by which the best checkpoint can be chosen
-SCORES = ("bleu", "chrf", "exact_match", "loss")
-
 
 @dataclass
 class Recipe:
     """A run. Each section is documented in its own class.
 
     Attributes:
-        task: "seq2seq".
+        task: one of the tasks in `vanilla_transformer.training.tasks`: "seq2seq", "causal-lm", "masked-lm",
+            "sequence-classification", "token-classification". It sets the defaults of the sections.
+        start_from: a folder or Hub id of a model of this package whose weights and tokenizer are where training starts;
+            what the task's head has beyond them is new.
         output_dir: the folder of the run.
         seed: of initialisation, dropout and batches.
         max_minutes: training stops after so many minutes, over all sittings; None for no limit.
         model: `preset` and any field of `VanillaTransformerConfig`; vocabulary and token ids follow the tokenizer, and
-            label smoothing is 0.1 (section 5.4) where nothing else is said.
-        training: fields of `transformers.Seq2SeqTrainingArguments`; `learning_rate: noam` stands for the paper's peak
+            for seq2seq label smoothing is 0.1 (section 5.4) where nothing else is said.
+        training: fields of `transformers.TrainingArguments`, for seq2seq `Seq2SeqTrainingArguments`; `learning_rate: noam` stands for the paper's peak
             `hidden_size^-0.5 * warmup_steps^-0.5`.
         generation: fields of `transformers.GenerationConfig`, `max_length_over_source` and `length_penalty_form`.
     """
@@ -229,6 +209,7 @@ class Recipe:
     task: str = "seq2seq"
     seed: int = 1
     max_minutes: float | None = None
+    start_from: str | None = None
     data: DataSection = field(default_factory=DataSection)
     tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
     model: dict[str, Any] = field(default_factory=dict)
@@ -240,16 +221,29 @@ class Recipe:
     card: CardSection = field(default_factory=CardSection)
 
     def __post_init__(self) -> None:
+        task = TASKS.get(self.task)
+        if task is None or not all(isinstance(x, dict) for x in (self.model, self.training, self.generation)):
+            return  # `check` will say so
         # here and not where they are used, so that the recipe in a run's folder says all that the run depends on
-        best = str(self.training.get("metric_for_best_model", "")).removeprefix("eval_")
-        self.training = {**TRAINING_DEFAULTS, "greater_is_better": best != "loss", **self.training}
-        self.model = {"preset": "transformer-base", "label_smoothing": 0.1, **self.model}
-        defaults = dict(GENERATION_DEFAULTS)
+        self.training = {**task.training_defaults, **self.training}
+        self.training.setdefault("greater_is_better", self._best_score not in ("loss", "perplexity"))
+        preset = {} if self.start_from else {"preset": "transformer-base"}
+        self.model = {**preset, "architecture": task.architecture, **task.model_defaults, **self.model}
+        defaults = dict(task.generation_defaults)
         if "max_length" in self.generation or "max_new_tokens" in self.generation:
-            del defaults["max_length_over_source"]
+            defaults.pop("max_length_over_source", None)
         if self.generation.get("num_beams") == 1:
-            del defaults["length_penalty"], defaults["length_penalty_form"]
+            defaults.pop("length_penalty", None)
+            defaults.pop("length_penalty_form", None)
         self.generation = {**defaults, **self.generation}
+
+    @property
+    def _best_score(self) -> str:
+        return str(self.training["metric_for_best_model"]).removeprefix("eval_")
+
+    def new_task(self) -> Task:
+        """The task of a run by this recipe."""
+        return TASKS[self.task](self)
 
     @classmethod
     def load(cls, path: str | Path, overrides: Iterable[str] = ()) -> "Recipe":
@@ -302,10 +296,16 @@ class Recipe:
         """
         if self.task not in TASKS:
             raise RecipeError(f"task: {self.task!r} is unknown; {_suggest(self.task, TASKS)}")
+        task = TASKS[self.task]
+        self._check_sections(task)
         config_fields = {f.name for f in dataclasses.fields(VanillaTransformerConfig)}
         _known(self.model, config_fields | set(VanillaTransformerConfig.attribute_map) | {"preset"}, "model")
+        if self.start_from is not None and "preset" in self.model:
+            raise RecipeError(
+                "model.preset cannot be given with start_from, which says what the model is; leave it out."
+            )
         self.config()
-        training_fields = {f.name for f in dataclasses.fields(Seq2SeqTrainingArguments)}
+        training_fields = {f.name for f in dataclasses.fields(task.arguments_class)}
         for name in self.training:
             if name in SET_ELSEWHERE:
                 raise RecipeError(f"training.{name} is set by {SET_ELSEWHERE[name]} in a recipe; set it there.")
@@ -316,10 +316,10 @@ class Recipe:
             if value is False and name.endswith("_strategy"):
                 self.training[name] = value = "no"  # which is what YAML reads as false
             if (name, value) != ("learning_rate", "noam"):
-                _typed(value, get_type_hints(Seq2SeqTrainingArguments)[name], f"training.{name}")
-        best = str(self.training["metric_for_best_model"]).removeprefix("eval_")
-        if best not in SCORES:
-            raise RecipeError(f"training.metric_for_best_model={best!r} is no score; {_suggest(best, SCORES)}")
+                _typed(value, get_type_hints(task.arguments_class)[name], f"training.{name}")
+        best = self._best_score
+        if best not in task.scores:
+            raise RecipeError(f"training.metric_for_best_model={best!r} is no score; {_suggest(best, task.scores)}")
         if self.training["learning_rate"] == "noam" and self.training["warmup_steps"] < 1:
             raise RecipeError(
                 f"training.warmup_steps={self.training['warmup_steps']}: learning_rate noam needs a number of updates of "
@@ -340,9 +340,11 @@ class Recipe:
                 _typed(self.generation[name], type(default) | None, f"generation.{name}")
         for name in ("train", "validation"):
             if not getattr(self.data, name):
-                raise RecipeError(f"data.{name} is missing: give source and target files, or a path.")
+                raise RecipeError(
+                    f"data.{name} is missing: give {'source and target files, or ' if task.name == 'seq2seq' else ''}a path."
+                )
         for name in self.data_parts():
-            self.parallel_data(name)
+            self.specification(name)
         positive = {
             "batches.max_tokens": self.batches.max_tokens,
             "tokenizer.vocab_size": self.tokenizer.vocab_size,
@@ -351,10 +353,40 @@ class Recipe:
             "generation.num_beams": self.generation.get("num_beams"),
             "data.max_source_length": self.data.max_source_length,
             "data.max_target_length": self.data.max_target_length,
+            "data.max_length": self.data.max_length,
+            "data.block_size": self.data.block_size,
         }
         for name, value in positive.items():
             if value is not None and value < 1:
                 raise RecipeError(f"{name}={value} must be at least 1.")
+        if not 0 < self.data.masked_share < 1:
+            raise RecipeError(f"data.masked_share={self.data.masked_share} must be between 0 and 1.")
+        if self.tokenizer.kind not in ("bpe", "characters"):
+            raise RecipeError(f"tokenizer.kind={self.tokenizer.kind!r} must be 'bpe' or 'characters'.")
+
+    def _check_sections(self, task: type[Task]) -> None:
+        """Refuse settings that mean nothing for the task."""
+        for section, values, common, used in (
+            ("data", self.data, {"train", "validation", "test", "license"}, task.data_fields),
+            ("tokenizer", self.tokenizer, set(_TOKENIZER_OF_ALL), task.tokenizer_fields),
+            (
+                "evaluation",
+                self.evaluation,
+                {"sentences"},
+                {"num_beams", "tokenize"} if task.name == "seq2seq" else set(),
+            ),
+        ):
+            for f in dataclasses.fields(values):
+                given = getattr(values, f.name) != getattr(type(values)(), f.name)
+                if given and f.name not in common | used:
+                    raise RecipeError(f"{section}.{f.name} means nothing for task {task.name}; leave it out.")
+        if self.generation and not task.generates:
+            raise RecipeError(f"generation means nothing for task {task.name}; leave it out.")
+        if self.training.get("dataloader_persistent_workers") and task.name in ("causal-lm", "masked-lm"):
+            raise RecipeError(
+                "training.dataloader_persistent_workers would show a language model the first epoch's cuts and masks in "
+                "every epoch; leave it out."
+            )
 
     def data_parts(self) -> dict[str, dict[str, Any]]:
         """All data descriptions by their place in the recipe."""
@@ -364,21 +396,18 @@ class Recipe:
             **{f"data.test.{name}": part for name, part in self.data.test.items()},
         }
 
-    def parallel_data(self, name: str) -> ParallelData:
-        """The description of one of [`Recipe.data_parts`], with the languages of the data section.
+    def specification(self, name: str) -> Any:
+        """The description of one of [`Recipe.data_parts`], as the task reads it.
 
         Raises:
             RecipeError: for an unknown field, a value of the wrong type, or a description that contradicts itself.
         """
-        languages = {
-            "source_language": self.data.source_language,
-            "target_language": self.data.target_language,
-        }
         part = self.data_parts()[name]
-        _known(part, {f.name for f in dataclasses.fields(ParallelData)}, name)
+        task = self.new_task()
+        _known(part, task.specification_fields(), name)
         try:
-            return ParallelData(**{**languages, **part})
-        except ValueError as error:
+            return task.specification(part)
+        except (TypeError, ValueError) as error:
             raise RecipeError(f"{name}: {error}") from error
 
     def config(self, **from_tokenizers: Any) -> VanillaTransformerConfig:
@@ -388,16 +417,38 @@ class Recipe:
             RecipeError: for a model that cannot be, or does not fit the task.
         """
         fields = {**from_tokenizers, **self.model}
-        preset = fields.pop("preset")
-        if not isinstance(preset, str):
-            raise RecipeError(f"model.preset={preset!r} is of the wrong type: it must be str.")
+        task = TASKS[self.task]
+        if self.start_from is not None:
+            config = self._config_to_start_from(fields)
+        else:
+            preset = fields.pop("preset")
+            if not isinstance(preset, str):
+                raise RecipeError(f"model.preset={preset!r} is of the wrong type: it must be str.")
+            try:
+                config = VanillaTransformerConfig.from_preset(preset, **fields)
+            except ValueError as error:
+                raise RecipeError(f"model: {error}") from error
+        served = task.head.served_architectures
+        if config.architecture not in served:
+            raise RecipeError(
+                f"task {task.name} needs model.architecture={' or '.join(served)}, not {config.architecture}."
+            )
+        return config
+
+    def _config_to_start_from(self, fields: dict[str, Any]) -> VanillaTransformerConfig:
         try:
-            config = VanillaTransformerConfig.from_preset(preset, **fields)
+            begun = VanillaTransformerConfig.from_pretrained(self.start_from).to_dict()
+        except (OSError, ValueError) as error:
+            raise RecipeError(f"start_from: {self.start_from} holds no model of this package: {error}") from error
+        if begun["architecture"] != fields["architecture"]:
+            raise RecipeError(
+                f"start_from: {self.start_from} is {begun['architecture']}, but model.architecture={fields['architecture']}."
+            )
+        names = {f.name for f in dataclasses.fields(VanillaTransformerConfig)}
+        try:
+            return VanillaTransformerConfig(**{**{n: v for n, v in begun.items() if n in names}, **fields})
         except ValueError as error:
             raise RecipeError(f"model: {error}") from error
-        if config.architecture != "encoder-decoder":
-            raise RecipeError(f"task seq2seq needs model.architecture=encoder-decoder, not {config.architecture}.")
-        return config
 
     def changes_since(self, earlier: "Recipe") -> list[str]:
         """Names of the fields in which a run that goes on would no longer be the run that was begun.
@@ -414,7 +465,7 @@ class Recipe:
                 "training": training,
                 **{n: values[n] for n in ("tokenizer", "model", "batches")},
             }
-            plain = {name: values[name] for name in ("task", "seed")}
+            plain = {name: values[name] for name in ("task", "seed", "start_from")}
             return plain | {f"{name}.{key}": v for name, section in sections.items() for key, v in section.items()}
 
         before, now = binding(earlier), binding(self)

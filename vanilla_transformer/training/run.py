@@ -4,40 +4,26 @@ import json
 import os
 import platform
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from safetensors import SafetensorError
-from transformers import (
-    AutoTokenizer,
-    DataCollatorForSeq2Seq,
-    PreTrainedTokenizerBase,
-    Seq2SeqTrainingArguments,
-    set_seed,
-)
+from transformers import Seq2SeqTrainingArguments, Trainer, TrainingArguments, set_seed
 from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
-from vanilla_transformer.data.preparation import iterate_texts, pair_lengths, tokenize_pairs
-from vanilla_transformer.data.report import DataReport
-from vanilla_transformer.data.sources import load_parallel
-from vanilla_transformer.generation.translate import TARGET_TOKENIZER, Translator
-from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.tokenization import train_tokenizer
-from vanilla_transformer.training import RunInterrupted
+from vanilla_transformer.training import RecipeError, RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.averaging import average_weights, find_checkpoints
-from vanilla_transformer.training.metrics import GenerationMetrics, TextScores, score_texts
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
-from vanilla_transformer.training.recipe import Recipe, RecipeError
+from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.schedules import noam_peak
-from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TimeLimit, TokenProgress
+from vanilla_transformer.training.tasks import TASKS, Part, Task
+from vanilla_transformer.training.trainer import TimeLimit, TokenProgress
 
 __all__ = ["RunResult", "run_recipe"]
 
@@ -50,21 +36,6 @@ class RunResult:
 
     folder: Path
     metrics: dict[str, Any]
-
-
-@dataclass
-class _Tokenizers:
-    source: PreTrainedTokenizerBase
-    target: PreTrainedTokenizerBase
-
-    @property
-    def separate(self) -> bool:
-        return self.target is not self.source
-
-    def save(self, folder: Path) -> None:
-        self.source.save_pretrained(folder)
-        if self.separate:
-            self.target.save_pretrained(folder / TARGET_TOKENIZER)
 
 
 def run_recipe(
@@ -99,47 +70,45 @@ def run_recipe(
     checkpoint = finished[-1] if finished else None
     set_seed(recipe.seed)
 
-    parts = {name: load_parallel(recipe.parallel_data(name)) for name in recipe.data_parts()}
-    tokenizers = _tokenizers(recipe, parts["data.train"][0], folder if checkpoint else None)
-    train, train_report = _tokenized(recipe, *parts["data.train"], tokenizers)
-    validation, validation_report = _tokenized(recipe, *parts["data.validation"], tokenizers)
-    reports = {"train": train_report, "validation": validation_report}
-    reports |= {name.removeprefix("data.test."): parts[name][1] for name in parts if name.startswith("data.test.")}
-    for report in reports.values():
-        say(str(report))
+    task = recipe.new_task()
+    parts = {name: Part(name, *task.load(recipe.specification(name))) for name in recipe.data_parts()}
+    task.prepare(parts, folder if checkpoint else None)
+    for part in parts.values():
+        part.rows = task.encode(part)
+        say(str(part.report))
+    train, validation = parts["data.train"], parts["data.validation"]
 
     sampler = TokenBudgetBatchSampler(
-        pair_lengths(train), recipe.batches.max_tokens, max_sentences=recipe.batches.max_sentences, seed=recipe.seed
+        task.lengths(train.rows),
+        recipe.batches.max_tokens,
+        max_sentences=recipe.batches.max_sentences,
+        seed=recipe.seed,
     )
     say(
         f"{len(sampler)} batches an epoch of at most {recipe.batches.max_tokens} tokens a side, "
         f"{100 * sampler.padding_share():.1f} % padding"
     )
-    model = _model(recipe, tokenizers)
+    model = task.model(say)
     say(f"{model.config.num_parameters():,} parameters, {model.config.architecture}")
     # not before all else is known to be in order: this deletes a run that is overwritten
     if first_process:
         _clear_folder(folder, keep=resume)
         recipe.save(folder / RECIPE)
-        tokenizers.save(folder)
+        task.save(folder)
     arguments.distributed_state.wait_for_everyone()
     if resume:
         say(
             f"going on from {checkpoint}" if checkpoint else f"{folder} has no checkpoint yet: starting from the first"
         )
-    trainer = Seq2SeqTokenTrainer(
+    trainer = task.trainer_class(
         model=model,
         args=arguments,
-        train_dataset=train.select_columns(["input_ids", "labels"]),
-        eval_dataset=_for_evaluation(validation, recipe.evaluation.sentences),
-        data_collator=DataCollatorForSeq2Seq(tokenizers.source, model=model),
-        compute_metrics=GenerationMetrics(
-            tokenizers.target,
-            min(len(validation), recipe.evaluation.sentences or len(validation)),
-            recipe.evaluation.tokenize,
-        ),
+        train_dataset=task.train_data(train.rows),
+        eval_dataset=task.evaluation_data(validation.rows, recipe.evaluation.sentences),
+        data_collator=task.collator(model),
         batch_sampler=sampler,
-        target_tokenizer=tokenizers.target if tokenizers.separate else None,
+        processing_class=task.tokenizer,
+        **task.trainer_options(validation),
     )
     progress = TokenProgress()
     if not arguments.disable_tqdm:
@@ -153,19 +122,23 @@ def run_recipe(
         progress.close()
 
     metrics: dict[str, Any] = {
-        "training": _training_facts(trainer, recipe, train),
-        "data": {name: report.to_dict() for name, report in reports.items()},
+        "task": recipe.task,
+        "training": _training_facts(trainer, train),
+        "data": {_short(name): part.report.to_dict() for name, part in parts.items()},
         "hardware": _hardware(),
     }
-    metrics["model"] = _choose_weights(recipe, trainer, folder, tokenizers, parts["data.validation"][0], say)
-    translator = Translator(model, tokenizers.source, tokenizers.target)
+    metrics["model"] = _choose_weights(recipe, task, trainer, folder, validation, say)
     metrics["test"] = {}
     for name in recipe.data.test:
-        metrics["test"][name] = _score(translator, parts[f"data.test.{name}"][0], recipe, say, name)
+        metrics["test"][name] = _score(task, trainer, parts[f"data.test.{name}"], say, name)
 
     if trainer.is_world_process_zero():
-        _finish(recipe, trainer, folder, metrics, say)
+        _finish(recipe, task, trainer, folder, metrics, say)
     return RunResult(folder, metrics)
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("data.").removeprefix("test.")
 
 
 def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
@@ -210,92 +183,23 @@ def _say_nothing(line: str) -> None:
     """What all processes but the first say."""
 
 
-def _tokenizers(recipe: Recipe, train: Dataset, ready: Path | None) -> _Tokenizers:
-    """Trained on the training text, loaded by the recipe's path, or of the run that is continued."""
-    section = recipe.tokenizer
-    if ready is not None or section.path is not None:
-        folder = ready or Path(section.path or "")
-        source = AutoTokenizer.from_pretrained(folder)
-        separate = folder / TARGET_TOKENIZER
-        return _Tokenizers(source, AutoTokenizer.from_pretrained(separate) if separate.is_dir() else source)
-
-    def trained(*columns: str) -> PreTrainedTokenizerBase:
-        return train_tokenizer(
-            iterate_texts(train, *columns),
-            section.vocab_size,
-            min_frequency=section.min_frequency,
-            lowercase=section.lowercase,
-            split_digits=section.split_digits,
-        )
-
-    if section.shared:
-        tokenizer = trained("source", "target")
-        return _Tokenizers(tokenizer, tokenizer)
-    return _Tokenizers(trained("source"), trained("target"))
-
-
-def _tokenized(
-    recipe: Recipe, dataset: Dataset, report: DataReport, tokenizers: _Tokenizers
-) -> tuple[Dataset, DataReport]:
-    encoded = tokenize_pairs(
-        dataset,
-        tokenizers.source,
-        tokenizers.target if tokenizers.separate else None,
-        max_source_length=recipe.data.max_source_length,
-        max_target_length=recipe.data.max_target_length,
-        report=report,
-    )
-    return encoded, report
-
-
-def _for_evaluation(dataset: Dataset, sentences: int | None) -> Dataset:
-    """The first pairs, sorted by length so that the batches of the evaluation hold little padding."""
-    if sentences is not None:
-        dataset = dataset.select(range(min(sentences, len(dataset))))
-    order = sorted(range(len(dataset)), key=pair_lengths(dataset).sum(axis=1).tolist().__getitem__, reverse=True)
-    return dataset.select(order).select_columns(["input_ids", "labels"])
-
-
-def _model(recipe: Recipe, tokenizers: _Tokenizers) -> VanillaTransformerForConditionalGeneration:
-    source, target = tokenizers.source, tokenizers.target
-    fields = {name: getattr(target, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    if tokenizers.separate:
-        fields["target_vocab_size"] = len(target)
-    config = recipe.config(vocab_size=len(source), **fields)
-    for side, tokenizer, size in (
-        ("vocab_size", source, config.vocab_size),
-        ("target_vocab_size", target, config.output_vocab_size),
-    ):
-        if len(tokenizer) > size:
-            raise RecipeError(
-                f"the tokenizer has {len(tokenizer)} tokens but model.{side} is {size}, so some tokens have no "
-                "embedding; raise it, or leave it out to follow the tokenizer."
-            )
-    model = VanillaTransformerForConditionalGeneration(config)
-    for name, value in recipe.generation.items():
-        setattr(model.generation_config, name, value)
-    return model
-
-
-def _training_arguments(recipe: Recipe) -> Seq2SeqTrainingArguments:
+def _training_arguments(recipe: Recipe) -> TrainingArguments:
     # use_cpu: without it transformers 5.24 lets several processes on CPUs each train a model of its own
     machine = {"use_cpu": _accelerator() is None, "dataloader_pin_memory": _accelerator() == "cuda"}
-    fields = {**machine, **recipe.training}
+    task = TASKS[recipe.task]
+    fields = {**machine, "label_names": list(task.label_names), **recipe.training}
     fields.setdefault("save_total_limit", max(recipe.averaging.last, 1) + 1)
     if fields["learning_rate"] == "noam":
         fields["learning_rate"] = noam_peak(recipe.config().hidden_size, int(fields["warmup_steps"]))
+    if issubclass(task.arguments_class, Seq2SeqTrainingArguments):
+        fields["generation_num_beams"] = recipe.evaluation.num_beams
     try:
-        return Seq2SeqTrainingArguments(
-            output_dir=recipe.output_dir,
-            seed=recipe.seed,
-            generation_num_beams=recipe.evaluation.num_beams,
-            **fields,
-        )
+        return task.arguments_class(output_dir=recipe.output_dir, seed=recipe.seed, **fields)
     except (TypeError, ValueError) as error:
         raise RecipeError(f"training: {error}") from error
 
 
-def _train(trainer: Seq2SeqTokenTrainer, checkpoint: Path | None, folder: Path) -> None:
+def _train(trainer: Trainer, checkpoint: Path | None, folder: Path) -> None:
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except SafetensorError as error:
@@ -308,21 +212,22 @@ def _train(trainer: Seq2SeqTokenTrainer, checkpoint: Path | None, folder: Path) 
 
 def _choose_weights(
     recipe: Recipe,
-    trainer: Seq2SeqTokenTrainer,
+    task: Task,
+    trainer: Trainer,
     folder: Path,
-    tokenizers: _Tokenizers,
-    validation: Dataset,
+    validation: Part,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Compare the best checkpoint with the mean of the last ones on the validation text; the model keeps the better."""
+    """Compare the best checkpoint with the mean of the last ones on the validation data; the model keeps the better."""
     model = trainer.model
-    metric = trainer.args.metric_for_best_model.removeprefix("eval_")
-    metric = "bleu" if metric == "loss" else metric  # which is not among the scores of text
-    translator = Translator(model, tokenizers.source, tokenizers.target)
+    metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")
+    sign = 1 if trainer.args.greater_is_better else -1
     facts: dict[str, Any] = {}
     best = trainer.state.best_model_checkpoint
     kept = "best" if best else "last"
-    scores = {kept: _score(translator, validation, recipe, say, f"validation, {kept} checkpoint")}
+    scores = {kept: _score(task, trainer, validation, say, f"validation, {kept} checkpoint")}
+    if metric not in scores[kept]:
+        metric, sign = task.scores[0], 1  # the loss is not among the scores of generated text
     if best:
         facts["best_checkpoint"] = Path(best).name
     last = find_checkpoints(folder)[-recipe.averaging.last :] if recipe.averaging.last > 1 else []
@@ -330,11 +235,10 @@ def _choose_weights(
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         model.load_state_dict(average_weights(last), strict=False)
         model.tie_weights()
-        scores["average"] = _score(
-            translator, validation, recipe, say, f"validation, mean of the last {len(last)} checkpoints"
-        )
+        name = f"validation, mean of the last {len(last)} checkpoints"
+        scores["average"] = _score(task, trainer, validation, say, name)
         facts["averaged_checkpoints"] = [f.name for f in last]
-        if scores["average"][metric] >= scores[kept][metric]:
+        if sign * scores["average"][metric] >= sign * scores[kept][metric]:
             kept = "average"
         else:
             model.load_state_dict(before)
@@ -343,30 +247,19 @@ def _choose_weights(
     return facts
 
 
-def _score(
-    translator: Translator, dataset: Dataset, recipe: Recipe, say: Callable[[str], None], name: str
-) -> dict[str, Any]:
-    """Scores of generated text against the references as they stand in the files."""
-    started = time.monotonic()
-    outputs = [best[0].text for best in translator.translate(dataset["source"])]
-    seconds = time.monotonic() - started
-    scores: TextScores = score_texts(
-        outputs, list(dataset["target"]), recipe.evaluation.tokenize, lowercase=recipe.tokenizer.lowercase
-    )
-    say(
-        f"{name}: BLEU {scores.bleu}  chrF {scores.chrf}  exact match {100 * scores.exact_match:.1f} %  "
-        f"({scores.sentences} sentences in {seconds:.0f} s)  {scores.bleu_signature}"
-    )
-    return {**scores.to_dict(), "seconds": round(seconds, 1)}
+def _score(task: Task, trainer: Trainer, part: Part, say: Callable[[str], None], name: str) -> dict[str, Any]:
+    scores = task.score(trainer, part)
+    say(f"{name}: {task.score_line(scores)}")
+    return scores
 
 
-def _training_facts(trainer: Seq2SeqTokenTrainer, recipe: Recipe, train: Dataset) -> dict[str, Any]:
+def _training_facts(trainer: Any, train: Part) -> dict[str, Any]:
     speeds = [entry["tokens_per_second"] for entry in trainer.state.log_history if "tokens_per_second" in entry]
     return {
         "minutes": round(trainer.minutes, 1),
         "updates": trainer.state.global_step,
         "epochs": round(float(trainer.state.epoch or 0), 2),
-        "pairs": len(train),
+        "examples": len(train.rows),
         "tokens_per_second": sorted(speeds)[len(speeds) // 2] if speeds else None,
         "parameters": trainer.model.config.num_parameters(),
         "processes": trainer.args.world_size,
@@ -390,7 +283,8 @@ def _hardware() -> dict[str, Any]:
 
 def _finish(
     recipe: Recipe,
-    trainer: Seq2SeqTokenTrainer,
+    task: Task,
+    trainer: Trainer,
     folder: Path,
     metrics: dict[str, Any],
     say: Callable[[str], None],
@@ -406,5 +300,5 @@ def _finish(
     (folder / METRICS).write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     if not plot_curves(trainer.state.log_history, folder / CURVES, title=folder.name):
         say("curves.png was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings.")
-    write_model_card(folder, recipe, metrics)
+    write_model_card(folder, recipe, task, metrics)
     say(f"finished: {folder}")

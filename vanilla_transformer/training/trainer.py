@@ -1,6 +1,7 @@
-"""`Seq2SeqTrainer` with batches by token budget, the paper's schedule and the speed of training in its logs."""
+"""transformers' `Trainer` and `Seq2SeqTrainer` with batches by token budget, the paper's schedule and the speed of training in its logs."""
 
 import copy
+import inspect
 import shutil
 import sys
 import time
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
+    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -29,11 +31,23 @@ from vanilla_transformer.generation.translate import TARGET_TOKENIZER
 from vanilla_transformer.training.averaging import is_whole
 from vanilla_transformer.training.schedules import inverse_sqrt_schedule
 
-__all__ = ["Seq2SeqTokenTrainer", "TimeLimit", "TokenProgress"]
+__all__ = ["Seq2SeqTokenTrainer", "TimeLimit", "TokenProgress", "TokenTrainer"]
 
 
-class Seq2SeqTokenTrainer(Seq2SeqTrainer):
-    """Trains on batches of a `TokenBudgetBatchSampler` instead of a fixed number of sentences.
+# scores of an evaluation that its line shows, in this order
+SHOWN = (
+    "eval_loss",
+    "eval_bleu",
+    "eval_chrf",
+    "eval_exact_match",
+    "eval_f1",
+    "eval_accuracy",
+    "eval_macro_f1",
+)
+
+
+class TokenTrainer(Trainer):
+    """Trains on batches of a `TokenBudgetBatchSampler` instead of a fixed number of rows.
 
     - `lr_scheduler_type="inverse_sqrt"` is the paper's schedule, whose first update has step number 1.
     - The loss of evaluations is without label smoothing, so that its exponential is a perplexity.
@@ -59,7 +73,8 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
         self.batch_sampler = batch_sampler
         self.target_tokenizer = target_tokenizer
         if batch_sampler is not None:
-            self.add_callback(_EpochOfBatches(batch_sampler))
+            self.add_callback(_EpochOfBatches(batch_sampler, self.train_dataset))
+        self._loss_without_logits = "skip_logits" in inspect.signature(type(self.model).forward).parameters
         self._started: float | None = None
         self._minutes_before = 0.0
         self._tokens = 0
@@ -103,7 +118,9 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
         if self._last_step is None:
             self._last_step = time.monotonic()
         loss = super().training_step(model, inputs, *args, **kwargs)
-        self._tokens += int(inputs["attention_mask"].sum()) + int((inputs["labels"] != -100).sum())
+        self._tokens += int(inputs["attention_mask"].sum())
+        if self.model.config.is_encoder_decoder and inputs["labels"].dim() == 2:
+            self._tokens += int((inputs["labels"] != -100).sum())
         # from one step to the next: the optimizer and the loading of data are part of it
         now = time.monotonic()
         self._seconds += now - self._last_step
@@ -117,17 +134,15 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
             self._last_step = None
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
-        # Seq2SeqTrainer 5.24 writes every default, max_length=20 among them, into the model's generation_config, from
-        # where they would reach each saved checkpoint.
-        generation_config, smoothing = copy.deepcopy(self.model.generation_config), self.model.config.label_smoothing
-        self.model.config.label_smoothing = 0.0
+        config = self.model.config
+        smoothing, config.label_smoothing = config.label_smoothing, 0.0
         try:
             return super().prediction_step(*args, **kwargs)
         finally:
-            self.model.generation_config, self.model.config.label_smoothing = generation_config, smoothing
+            config.label_smoothing = smoothing
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if model.training:
+        if model.training and self._loss_without_logits:
             inputs = {**inputs, "skip_logits": True}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
@@ -175,19 +190,36 @@ class Seq2SeqTokenTrainer(Seq2SeqTrainer):
         super().log(logs, *args, **kwargs)
 
 
+class Seq2SeqTokenTrainer(TokenTrainer, Seq2SeqTrainer):
+    """The same with `Seq2SeqTrainer`, whose evaluations generate text."""
+
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        # Seq2SeqTrainer 5.24 writes every default, max_length=20 among them, into the model's generation_config, from
+        # where they would reach each saved checkpoint.
+        generation_config = copy.deepcopy(self.model.generation_config)
+        try:
+            return super().prediction_step(*args, **kwargs)
+        finally:
+            self.model.generation_config = generation_config
+
+
 class _EpochOfBatches(TrainerCallback):
-    """Tells the sampler its epoch.
+    """Tells the sampler, and training data that differ from epoch to epoch, the number of the epoch.
 
     transformers 5.24 looks for it one wrapper deep; a run that is resumed on several processes has it two deep.
     """
 
-    def __init__(self, sampler: TokenBudgetBatchSampler):
+    def __init__(self, sampler: TokenBudgetBatchSampler, data: Any):
         self.sampler = sampler
+        self.data = data
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self.sampler.set_epoch(int(state.epoch or 0))
+        epoch = int(state.epoch or 0)
+        self.sampler.set_epoch(epoch)
+        if hasattr(self.data, "set_epoch"):
+            self.data.set_epoch(epoch)
 
 
 class TimeLimit(TrainerCallback):
@@ -198,7 +230,7 @@ class TimeLimit(TrainerCallback):
         minutes: over all sittings.
     """
 
-    def __init__(self, trainer: Seq2SeqTokenTrainer, minutes: float):
+    def __init__(self, trainer: TokenTrainer, minutes: float):
         self.trainer = trainer
         self.minutes = minutes
 
@@ -243,8 +275,8 @@ class TokenProgress(ProgressCallback):
             }
             self.training_bar.set_postfix(shown)
         elif "eval_loss" in logs:
-            names = ("eval_loss", "eval_bleu", "eval_chrf", "eval_exact_match")
-            values = "  ".join(f"{n.removeprefix('eval_')} {logs[n]:.4g}" for n in names if n in logs)
+            names = [name for name in SHOWN if name in logs]
+            values = "  ".join(f"{name.removeprefix('eval_')} {logs[name]:.4g}" for name in names)
             self.training_bar.write(
                 f"step {state.global_step:>6}  epoch {state.epoch:>5.1f}  {logs.get('minutes', 0):>5.1f} min  {values}",
                 file=sys.stderr,

@@ -1,0 +1,19 @@
+"""What a run is for: each task brings its data, tokenizer, model head, batches, scores and words for the card."""
+
+from vanilla_transformer.training.tasks.classification import SequenceClassification, TokenClassification
+from vanilla_transformer.training.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling
+from vanilla_transformer.training.tasks.seq2seq import Seq2Seq
+from vanilla_transformer.training.tasks.task import Part, Task
+
+__all__ = ["TASKS", "Part", "Task"]
+
+TASKS: dict[str, type[Task]] = {
+    task.name: task
+    for task in (
+        Seq2Seq,
+        CausalLanguageModeling,
+        MaskedLanguageModeling,
+        SequenceClassification,
+        TokenClassification,
+    )
+}

@@ -1,0 +1,282 @@
+"""Language models: continuing a text with a decoder, filling in hidden tokens with an encoder."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from transformers import EvalPrediction, PreTrainedTokenizerBase
+
+from vanilla_transformer.data.report import DataReport
+from vanilla_transformer.data.texts import TextData, load_texts
+from vanilla_transformer.modeling_vanilla_transformer import (
+    VanillaTransformerForCausalLM,
+    VanillaTransformerForMaskedLM,
+)
+from vanilla_transformer.training import RecipeError
+from vanilla_transformer.training.tasks.task import Part, RowsOfTokens, ScoreColumn, TextTask
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+__all__ = ["CausalLanguageModeling", "MaskedLanguageModeling", "MaskedRows", "NextTokenRows"]
+
+IGNORED = -100
+
+
+class _TextRows(RowsOfTokens):
+    """Texts by themselves, or blocks of one length cut from all texts one after another.
+
+    In training the cuts are at other places in each epoch. Every block is full, so a few tokens at the end are left over.
+
+    Args:
+        texts: the tokens of each text, special tokens included.
+        block_size: number of tokens of a block; None for texts by themselves.
+        seed: together with the epoch fixes all that is random; None in evaluations, whose cuts begin at the first token.
+        overlap: tokens that a block shares with the next.
+
+    Raises:
+        ValueError: where there are fewer tokens than two blocks need.
+    """
+
+    def __init__(self, texts: list[np.ndarray], block_size: int | None, seed: int | None, overlap: int = 0):
+        self.texts, self.block_size, self.seed, self.overlap = texts, block_size, seed, overlap
+        self.epoch = 0
+        if block_size is None:
+            super().__init__([len(text) - overlap for text in texts])
+            return
+        self.stream = np.concatenate(texts)
+        # with room for the first cut anywhere within a block, so that the number of blocks never changes
+        room = len(self.stream) - overlap - (0 if seed is None else block_size - 1)
+        if room < block_size:
+            raise ValueError(
+                f"{len(self.stream)} tokens are too few for blocks of data.block_size={block_size}; lower it, or give "
+                "more text."
+            )
+        super().__init__([block_size] * (room // block_size))
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def random(self, *more: int) -> np.random.Generator:
+        """The same draws for the same seed, epoch and numbers, whichever process asks and in whatever order."""
+        return np.random.default_rng([self.seed or 0, self.epoch, *more])
+
+    def tokens(self, index: int) -> np.ndarray:
+        """(T,) tokens of a row, with the overlap."""
+        if self.block_size is None:
+            return self.texts[index]
+        first = 0 if self.seed is None else int(self.random().integers(self.block_size))
+        start = first + index * self.block_size
+        return self.stream[start : start + self.block_size + self.overlap]
+
+
+class NextTokenRows(_TextRows):
+    """Rows for a causal language model: `input_ids`, and in `shift_labels` the token that follows each.
+
+    A block of T tokens is compared with T following tokens, so every token of the text is predicted once an epoch.
+    """
+
+    def __init__(self, texts: list[np.ndarray], block_size: int | None = None, seed: int | None = None):
+        super().__init__(texts, block_size, seed, overlap=1)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        tokens = self.tokens(index)
+        # Trainer counts what the loss is shared by only where there are `labels`; the model then reads `shift_labels`
+        return {"input_ids": tokens[:-1], "labels": tokens[:-1], "shift_labels": tokens[1:]}
+
+
+class MaskedRows(_TextRows):
+    """Rows for a masked language model (Devlin et al. 2019, section 3.1): a share of the tokens is to be predicted.
+
+    Of these, 80 % are replaced by the mask token, 10 % by a random token and 10 % by nothing. In training the choice is
+    another in each epoch; it depends on seed, epoch and row alone, so that a resumed run makes the same one.
+
+    Args:
+        tokenizer: whose special tokens are never chosen and never put in a token's place.
+        share: of the tokens of a row; at least one.
+    """
+
+    def __init__(
+        self,
+        texts: list[np.ndarray],
+        tokenizer: PreTrainedTokenizerBase,
+        share: float = 0.15,
+        block_size: int | None = None,
+        seed: int | None = None,
+    ):
+        super().__init__(texts, block_size, seed)
+        special = set(tokenizer.all_special_ids)
+        self.ordinary = np.asarray([token for token in range(len(tokenizer)) if token not in special])
+        self.special = np.asarray(sorted(special))
+        self.mask_token_id = tokenizer.mask_token_id
+        self.share = share
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        tokens = self.tokens(index)
+        draw = self.random(index)
+        eligible = np.flatnonzero(~np.isin(tokens, self.special))
+        chosen = draw.permutation(eligible)[: max(1, round(self.share * len(eligible)))]
+        labels = np.full_like(tokens, IGNORED)
+        labels[chosen] = tokens[chosen]
+        inputs = tokens.copy()
+        kind = draw.random(len(chosen))
+        inputs[chosen[kind < 0.8]] = self.mask_token_id
+        replaced = chosen[kind >= 0.9]
+        inputs[replaced] = draw.choice(self.ordinary, size=len(replaced))
+        return {"input_ids": inputs, "labels": labels}
+
+
+class LanguageModeling(TextTask):
+    """What the two language modeling tasks share: plain texts, in blocks or by themselves, scored by cross entropy."""
+
+    training_defaults = {**TextTask.training_defaults, "metric_for_best_model": "loss"}
+    data_fields = TextTask.data_fields | {"block_size"}
+    noun = "tokens"
+
+    def load(self, specification: TextData) -> "tuple[Dataset, DataReport]":
+        return load_texts(specification)
+
+    def tokenized(self, part: Part) -> list[np.ndarray]:
+        """Tokens of each text, with an end of text behind it; without blocks, texts that are too long are reported."""
+        limit = None if self.recipe.data.block_size else self.recipe.data.max_length
+        end = self.tokenizer.eos_token_id
+        texts = []
+        for batch in part.dataset.iter(batch_size=1000):
+            encoded = self.tokenizer(batch["text"], return_attention_mask=False, verbose=False)["input_ids"]
+            for row_id, ids in zip(batch["id"], encoded, strict=True):
+                if end is not None and (not ids or ids[-1] != end):
+                    ids.append(end)
+                if limit is not None and len(ids) > limit:
+                    part.report.drop(f"text longer than {limit} tokens; block_size would cut it", row_id)
+                else:
+                    texts.append(np.asarray(ids))
+        if not texts:
+            raise ValueError("No text is short enough. " + "; ".join(line.strip() for line in part.report.lines()))
+        return texts
+
+    @staticmethod
+    def reduced_logits(logits: Any, labels: Any) -> torch.Tensor:
+        """(B, 3): of each row the summed cross entropy, the number of labels, and how many are predicted right."""
+        right = labels[-1] if isinstance(labels, tuple) else labels  # (B, T), the following tokens of a causal model
+        losses = torch.nn.functional.cross_entropy(
+            logits.float().transpose(1, 2), right, ignore_index=IGNORED, reduction="none"
+        )
+        counted = right != IGNORED
+        hits = (logits.argmax(-1) == right) & counted
+        return torch.stack([losses.sum(1).double(), counted.sum(1).double(), hits.sum(1).double()], dim=1)
+
+    def metrics(self, prediction: EvalPrediction) -> dict[str, float]:
+        """Means over all labels, not over batches, whose number of labels differs."""
+        loss, count, hits = np.asarray(prediction.predictions, dtype=np.float64).sum(axis=0)
+        mean = float(loss / max(count, 1))
+        return {
+            "loss": mean,
+            "perplexity": math.exp(min(mean, 700.0)),
+            "accuracy": float(hits / max(count, 1)),
+            "count": int(count),
+        }
+
+    def score(self, trainer: Any, part: Part) -> dict[str, Any]:
+        found = trainer.predict(self.evaluation_data(part.rows), metric_key_prefix="score").metrics
+        scores = {name: round(float(found[f"score_{name}"]), 4) for name in ("loss", "perplexity", "accuracy")}
+        return scores | {self.noun: found["score_count"]}
+
+
+class CausalLanguageModeling(LanguageModeling):
+    """A decoder that continues texts."""
+
+    name = "causal-lm"
+    head = VanillaTransformerForCausalLM
+    architecture = "decoder-only"
+    label_names = ("labels", "shift_labels")
+    generates = True
+    scores = ("loss", "perplexity", "accuracy")
+    pipeline_tag = "text-generation"
+    score_columns = (
+        ScoreColumn("loss", "cross entropy (nats a token)"),
+        ScoreColumn("perplexity", "perplexity"),
+        ScoreColumn("tokens", "tokens", "{:,}"),
+    )
+
+    @property
+    def special_tokens(self) -> dict[str, bool]:
+        # no end behind a prompt; the end of a text in training is added here
+        return {"add_bos": True, "add_eos": False, "mask_token": False}
+
+    def encode(self, part: Part) -> NextTokenRows:
+        seed = self.recipe.seed if part.name == "data.train" else None
+        return NextTokenRows(self.tokenized(part), self.recipe.data.block_size, seed)
+
+    def score_line(self, scores: dict[str, Any]) -> str:
+        return f"cross entropy {scores['loss']:.4f} nats a token  perplexity {scores['perplexity']:.2f}  ({scores['tokens']:,} tokens)"
+
+    def purpose(self) -> str:
+        language = f" in {self.recipe.data.language}" if self.recipe.data.language else ""
+        return f"to continue texts{language}"
+
+    def use(self) -> str:
+        return (
+            "import vanilla_transformer  # makes the model type known to transformers\n"
+            "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+            'model, tokenizer = AutoModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")\n'
+            'inputs = tokenizer(["The beginning of a text"], return_tensors="pt")\n'
+            "outputs = model.generate(**inputs, do_sample=True, max_new_tokens=100)\n"
+            "print(tokenizer.batch_decode(outputs, skip_special_tokens=True))"
+        )
+
+    def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
+        return [
+            ("loss", "cross entropy, nats a token", scores["loss"]),
+            ("perplexity", "perplexity, of a token", scores["perplexity"]),
+        ]
+
+
+class MaskedLanguageModeling(LanguageModeling):
+    """An encoder that fills in hidden tokens; where classifiers start from when labels are few."""
+
+    name = "masked-lm"
+    head = VanillaTransformerForMaskedLM
+    architecture = "encoder-only"
+    data_fields = LanguageModeling.data_fields | {"masked_share"}
+    scores = ("loss", "perplexity", "accuracy")
+    pipeline_tag = "fill-mask"
+    score_columns = (
+        ScoreColumn("loss", "cross entropy (nats a hidden token)"),
+        ScoreColumn("perplexity", "perplexity"),
+        ScoreColumn("accuracy", "accuracy", "{:.1%}"),
+        ScoreColumn("tokens", "hidden tokens", "{:,}"),
+    )
+
+    @property
+    def special_tokens(self) -> dict[str, bool]:
+        return {"add_bos": False, "add_eos": True, "mask_token": True}
+
+    def encode(self, part: Part) -> MaskedRows:
+        if self.tokenizer.mask_token_id is None:
+            raise RecipeError("the tokenizer has no mask token; take one that a masked-lm recipe has trained.")
+        data = self.recipe.data
+        seed = self.recipe.seed if part.name == "data.train" else None
+        return MaskedRows(self.tokenized(part), self.tokenizer, data.masked_share, data.block_size, seed)
+
+    def score_line(self, scores: dict[str, Any]) -> str:
+        return (
+            f"cross entropy {scores['loss']:.4f} nats a hidden token  accuracy {100 * scores['accuracy']:.1f} %  "
+            f"({scores['tokens']:,} hidden tokens)"
+        )
+
+    def purpose(self) -> str:
+        language = f" in {self.recipe.data.language}" if self.recipe.data.language else ""
+        return f"to fill in hidden tokens of texts{language}"
+
+    def use(self) -> str:
+        return (
+            "import vanilla_transformer  # makes the model type known to transformers\n"
+            "from transformers import AutoModelForMaskedLM, AutoTokenizer\n\n"
+            'model, tokenizer = AutoModelForMaskedLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")\n'
+            'inputs = tokenizer(["A text with a<mask> word."], return_tensors="pt")\n'
+            "print(tokenizer.batch_decode(model(**inputs).logits.argmax(-1)))"
+        )
+
+    def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
+        return [("accuracy", "accuracy of hidden tokens", scores["accuracy"])]

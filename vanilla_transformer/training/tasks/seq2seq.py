@@ -1,0 +1,203 @@
+"""Text to text with an encoder-decoder: translation, summarization, anything that stands in pairs."""
+
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from transformers import (
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainingArguments,
+    Trainer,
+)
+
+from vanilla_transformer.data.preparation import iterate_texts, pair_lengths, tokenize_pairs
+from vanilla_transformer.data.report import DataReport
+from vanilla_transformer.data.sources import ParallelData, load_parallel
+from vanilla_transformer.generation.translate import TARGET_TOKENIZER, Translator
+from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.training.metrics import GenerationMetrics, score_texts
+from vanilla_transformer.training.tasks.task import TRAINING_DEFAULTS, Part, ScoreColumn, Task
+from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+__all__ = ["Seq2Seq"]
+
+
+class Seq2Seq(Task):
+    """Trained on pairs of texts, scored by BLEU, chrF and exact match of generated text."""
+
+    name = "seq2seq"
+    head = VanillaTransformerForConditionalGeneration
+    architecture = "encoder-decoder"
+    arguments_class = Seq2SeqTrainingArguments
+    trainer_class = Seq2SeqTokenTrainer
+    training_defaults = {
+        **TRAINING_DEFAULTS,
+        "learning_rate": "noam",
+        "lr_scheduler_type": "inverse_sqrt",
+        "warmup_steps": 4000,
+        "max_grad_norm": 0.0,
+        "metric_for_best_model": "bleu",
+        "predict_with_generate": True,
+    }
+    model_defaults = {"label_smoothing": 0.1}  # section 5.4
+    generation_defaults = {  # section 6.1
+        "num_beams": 4,
+        "length_penalty": 0.6,
+        "length_penalty_form": "gnmt",
+        "max_length_over_source": 50,
+    }
+    generates = True
+    data_fields = frozenset({"source_language", "target_language", "max_source_length", "max_target_length"})
+    tokenizer_fields = frozenset({"shared"})
+    scores = ("bleu", "chrf", "exact_match", "loss")
+    pipeline_tag = "translation"
+    score_columns = (
+        ScoreColumn("bleu", "BLEU"),
+        ScoreColumn("chrf", "chrF"),
+        ScoreColumn("exact_match", "exact match", "{:.1%}"),
+        ScoreColumn("sentences", "sentences"),
+        ScoreColumn("bleu_signature", "signature"),
+    )
+
+    def __init__(self, recipe: Any):
+        super().__init__(recipe)
+        self.target_tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def separate(self) -> bool:
+        """Whether source and target have vocabularies of their own."""
+        return self.target_tokenizer is not self.tokenizer
+
+    def specification(self, values: dict[str, Any]) -> ParallelData:
+        data = self.recipe.data
+        languages = {"source_language": data.source_language, "target_language": data.target_language}
+        return ParallelData(**{**languages, **values})
+
+    @classmethod
+    def specification_fields(cls) -> set[str]:
+        return {field.name for field in fields(ParallelData)}
+
+    def load(self, specification: ParallelData) -> "tuple[Dataset, DataReport]":
+        return load_parallel(specification)
+
+    def prepare(self, parts: dict[str, Part], ready: str | Path | None) -> None:
+        section = self.recipe.tokenizer
+        ready = ready or section.path or self.recipe.start_from
+        if ready is not None:
+            self.tokenizer = self.target_tokenizer = AutoTokenizer.from_pretrained(ready)
+            if (separate := Path(ready) / TARGET_TOKENIZER).is_dir():
+                self.target_tokenizer = AutoTokenizer.from_pretrained(separate)
+            return
+
+        def trained(*columns: str) -> PreTrainedTokenizerBase:
+            return train_tokenizer(
+                iterate_texts(parts["data.train"].dataset, *columns),
+                section.vocab_size,
+                min_frequency=section.min_frequency,
+                lowercase=section.lowercase,
+                split_digits=section.split_digits,
+            )
+
+        if section.shared:
+            self.tokenizer = self.target_tokenizer = trained("source", "target")
+        else:
+            self.tokenizer, self.target_tokenizer = trained("source"), trained("target")
+
+    def save(self, folder: Path) -> None:
+        super().save(folder)
+        if self.separate:
+            self.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER)
+
+    def encode(self, part: Part) -> "Dataset":
+        return tokenize_pairs(
+            part.dataset,
+            self.tokenizer,
+            self.target_tokenizer if self.separate else None,
+            max_source_length=self.recipe.data.max_source_length,
+            max_target_length=self.recipe.data.max_target_length,
+            report=part.report,
+        )
+
+    def train_data(self, rows: "Dataset") -> "Dataset":
+        return rows.select_columns(["input_ids", "labels"])
+
+    def evaluation_data(self, rows: "Dataset", first: int | None = None) -> "Dataset":
+        rows = rows.select(range(min(first or len(rows), len(rows))))
+        order = sorted(range(len(rows)), key=pair_lengths(rows).sum(axis=1).tolist().__getitem__, reverse=True)
+        return rows.select(order).select_columns(["input_ids", "labels"])
+
+    def lengths(self, rows: "Dataset") -> np.ndarray:
+        return pair_lengths(rows)
+
+    def config_fields(self) -> dict[str, Any]:
+        special = {n: getattr(self.target_tokenizer, n) for n in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        separate = {"target_vocab_size": len(self.target_tokenizer)} if self.separate else {}
+        return {"vocab_size": len(self.tokenizer), **special, **separate}
+
+    def vocabularies(self, config: Any) -> list[tuple[str, PreTrainedTokenizerBase, int]]:
+        return [
+            ("vocab_size", self.tokenizer, config.vocab_size),
+            ("target_vocab_size", self.target_tokenizer, config.output_vocab_size),
+        ]
+
+    def collator(self, model: Any) -> DataCollatorForSeq2Seq:
+        return DataCollatorForSeq2Seq(self.tokenizer, model=model)
+
+    def trainer_options(self, validation: Part) -> dict[str, Any]:
+        evaluation = self.recipe.evaluation
+        sentences = min(len(validation.rows), evaluation.sentences or len(validation.rows))
+        return {
+            "compute_metrics": GenerationMetrics(self.target_tokenizer, sentences, evaluation.tokenize),
+            "target_tokenizer": self.target_tokenizer if self.separate else None,
+        }
+
+    def score(self, trainer: Trainer, part: Part) -> dict[str, Any]:
+        """Of generated text against the references as they stand in the files; what training drops is scored too."""
+        translator = Translator(trainer.model, self.tokenizer, self.target_tokenizer)
+        started = time.monotonic()
+        outputs = [best[0].text for best in translator.translate(part.dataset["source"])]
+        seconds = time.monotonic() - started
+        references = list(part.dataset["target"])
+        recipe = self.recipe
+        scores = score_texts(outputs, references, recipe.evaluation.tokenize, lowercase=recipe.tokenizer.lowercase)
+        return {**scores.to_dict(), "seconds": round(seconds, 1)}
+
+    def score_line(self, scores: dict[str, Any]) -> str:
+        return (
+            f"BLEU {scores['bleu']}  chrF {scores['chrf']}  exact match {100 * scores['exact_match']:.1f} %  "
+            f"({scores['sentences']} sentences in {scores['seconds']:.0f} s)  {scores['bleu_signature']}"
+        )
+
+    @property
+    def longest_text(self) -> int:
+        return self.recipe.data.max_source_length
+
+    def purpose(self) -> str:
+        languages = [code for code in (self.recipe.data.source_language, self.recipe.data.target_language) if code]
+        return f"to turn {' into '.join(languages)}" if languages else "on pairs of texts"
+
+    def use(self) -> str:
+        separate = not self.recipe.tokenizer.shared
+        target = 'target_tokenizer = AutoTokenizer.from_pretrained(".", subfolder="target_tokenizer")\n'
+        return (
+            "import vanilla_transformer  # makes the model type known to transformers\n"
+            "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n\n"
+            'model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")\n'
+            + (target if separate else "")
+            + 'inputs = tokenizer(["A sentence of the source language."], return_tensors="pt", padding=True)\n'
+            f"print({'target_' if separate else ''}tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))"
+        )
+
+    def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
+        return [
+            ("bleu", f"BLEU ({scores['bleu_signature']})", scores["bleu"]),
+            ("chrf", f"chrF ({scores['chrf_signature']})", scores["chrf"]),
+        ]

@@ -1,0 +1,359 @@
+"""What all tasks have in common, and what each must say for itself."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from transformers import (
+    AutoTokenizer,
+    EvalPrediction,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+)
+from transformers.utils import logging
+
+from vanilla_transformer.data.preparation import iterate_texts
+from vanilla_transformer.data.report import DataReport
+from vanilla_transformer.data.texts import TextData
+from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
+from vanilla_transformer.tokenization import train_character_tokenizer, train_tokenizer
+from vanilla_transformer.training import RecipeError
+from vanilla_transformer.training.trainer import TokenTrainer
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from vanilla_transformer.training.recipe import Recipe
+
+__all__ = ["TRAINING_DEFAULTS", "PadRows", "Part", "RowsOfTokens", "ScoreColumn", "Task", "TextTask"]
+
+
+# Adam as in section 5.3, and what every run of this package needs
+TRAINING_DEFAULTS: dict[str, Any] = {
+    "optim": "adamw_torch_fused",
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.98,
+    "adam_epsilon": 1e-9,
+    "weight_decay": 0.0,
+    "num_train_epochs": 20,
+    "per_device_eval_batch_size": 64,
+    "logging_steps": 50,
+    "report_to": "none",
+    "save_strategy": "epoch",
+    "eval_strategy": "epoch",
+    "load_best_model_at_end": True,
+}
+
+
+@dataclass
+class Part:
+    """One part of a run's data: as read, as rows of tokens, and what became of it."""
+
+    name: str
+    dataset: "Dataset"
+    report: DataReport
+    rows: Any = None
+
+
+@dataclass(frozen=True)
+class ScoreColumn:
+    """A score as the model card shows it: its key in the scores, its heading, and how to write the value."""
+
+    key: str
+    heading: str
+    format: str = "{}"
+
+
+class Task(ABC):
+    """One kind of run. A class says what all runs of the kind share, an instance holds what one run has read.
+
+    Attributes:
+        name: in recipes.
+        head: class of the model.
+        architecture: of the model, where the recipe does not choose another that the head serves.
+        arguments_class, trainer_class: of transformers, and ours.
+        label_names: of the batches.
+        generates: whether the recipe's generation section means something.
+        training_defaults, model_defaults, generation_defaults: fields of these sections of the recipe, where it does
+            not set them.
+        data_fields: of the recipe's data section, beside those that all tasks have.
+        tokenizer_fields: of the tokenizer section, likewise.
+        scores: of an evaluation, by which the best checkpoint can be chosen; "loss" is better when lower.
+        pipeline_tag: of the Hub.
+        score_columns: of the card's table.
+    """
+
+    name: ClassVar[str]
+    head: ClassVar[type[VanillaTransformerPreTrainedModel]]
+    architecture: ClassVar[str]
+    arguments_class: ClassVar[type[TrainingArguments]] = TrainingArguments
+    trainer_class: ClassVar[type[Trainer]] = TokenTrainer
+    training_defaults: ClassVar[dict[str, Any]]
+    model_defaults: ClassVar[dict[str, Any]] = {}
+    generation_defaults: ClassVar[dict[str, Any]] = {}
+    label_names: ClassVar[tuple[str, ...]] = ("labels",)
+    generates: ClassVar[bool] = False
+    data_fields: ClassVar[frozenset[str]] = frozenset()
+    tokenizer_fields: ClassVar[frozenset[str]] = frozenset()
+    scores: ClassVar[tuple[str, ...]]
+    pipeline_tag: ClassVar[str]
+    score_columns: ClassVar[tuple[ScoreColumn, ...]]
+
+    def __init__(self, recipe: "Recipe"):
+        self.recipe = recipe
+        self.tokenizer: PreTrainedTokenizerBase
+
+    # Data
+
+    @abstractmethod
+    def specification(self, values: dict[str, Any]) -> Any:
+        """The description of one part of the data; unknown fields are found before.
+
+        Raises:
+            ValueError: for a value of the wrong type, or a description that contradicts itself.
+        """
+
+    @classmethod
+    @abstractmethod
+    def specification_fields(cls) -> set[str]:
+        """Names of the fields of `specification`."""
+
+    @abstractmethod
+    def load(self, specification: Any) -> "tuple[Dataset, DataReport]":
+        """The texts that a description names."""
+
+    @abstractmethod
+    def prepare(self, parts: dict[str, Part], ready: str | Path | None) -> None:
+        """Make what turns text into rows: the tokenizer, trained on the training text or, where `ready`, loaded."""
+
+    @abstractmethod
+    def encode(self, part: Part) -> Any:
+        """Rows of tokens of a part; rows that are dropped are reported."""
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer into a run's folder."""
+        self.tokenizer.save_pretrained(folder)
+
+    def train_data(self, rows: Any) -> Any:
+        """What the trainer reads; an object with `set_epoch` is told each epoch's number."""
+        return rows
+
+    @abstractmethod
+    def evaluation_data(self, rows: Any, first: int | None = None) -> Any:
+        """The first rows, or all, sorted by length so that the batches of an evaluation hold little padding."""
+
+    @abstractmethod
+    def lengths(self, rows: Any) -> np.ndarray:
+        """(n, 2): source and target lengths, for batches by token budget; 0 where there is no target."""
+
+    # Model
+
+    def config_fields(self) -> dict[str, Any]:
+        """Fields of the configuration that follow from the data."""
+        fields = {name: getattr(self.tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        return {"vocab_size": len(self.tokenizer), **fields}
+
+    def model(self, say: Callable[[str], None]) -> VanillaTransformerPreTrainedModel:
+        """A new model, or the one to start from with this task's head; says what is new in it.
+
+        Raises:
+            RecipeError: where the tokenizer has more tokens than the model.
+        """
+        config = self.recipe.config(**self.config_fields())
+        for field, tokenizer, size in self.vocabularies(config):
+            if len(tokenizer) > size:
+                raise RecipeError(
+                    f"the tokenizer has {len(tokenizer)} tokens but model.{field} is {size}, so some tokens have no "
+                    "embedding; raise it, or leave it out to follow the tokenizer."
+                )
+        if self.recipe.start_from is None:
+            model = self.head(config)
+        else:
+            model = self._started(config, say)
+        if model.can_generate():
+            for name, value in self.recipe.generation.items():
+                setattr(model.generation_config, name, value)
+        return model
+
+    def _started(self, config: Any, say: Callable[[str], None]) -> VanillaTransformerPreTrainedModel:
+        start = self.recipe.start_from
+        level = logging.get_verbosity()
+        logging.set_verbosity_error()  # it would warn of the new head, which is what this is for
+        try:
+            model, found = self.head.from_pretrained(start, config=config, output_loading_info=True)
+        except (ValueError, RuntimeError) as error:
+            raise RecipeError(f"start_from: the weights of {start} do not fit the recipe's model: {error}") from error
+        finally:
+            logging.set_verbosity(level)
+        for word, keys in (("new", found["missing_keys"]), ("left behind", found["unexpected_keys"])):
+            if keys:
+                say(f"starting from {start}, {word}: {', '.join(sorted(keys))}")
+        return model
+
+    def vocabularies(self, config: Any) -> list[tuple[str, PreTrainedTokenizerBase, int]]:
+        """The fields of the model that say how many tokens it has, with the tokenizer of each."""
+        return [("vocab_size", self.tokenizer, config.vocab_size)]
+
+    # Training and scores
+
+    @abstractmethod
+    def collator(self, model: VanillaTransformerPreTrainedModel) -> Callable[[list[dict[str, Any]]], dict[str, Any]]:
+        """Rows to a batch."""
+
+    @abstractmethod
+    def trainer_options(self, validation: Part) -> dict[str, Any]:
+        """Further arguments of the trainer: `compute_metrics` and what belongs to it."""
+
+    @abstractmethod
+    def score(self, trainer: Trainer, part: Part) -> dict[str, Any]:
+        """Scores of the trainer's model on a part, for metrics.json."""
+
+    @abstractmethod
+    def score_line(self, scores: dict[str, Any]) -> str:
+        """The scores in words."""
+
+    # Words
+
+    @property
+    @abstractmethod
+    def longest_text(self) -> int:
+        """The number of tokens of the longest text that training may have seen."""
+
+    @abstractmethod
+    def purpose(self) -> str:
+        """What the model does, to follow "trained from scratch" on the card."""
+
+    @abstractmethod
+    def use(self) -> str:
+        """A few lines of Python that use the model in the folder "."."""
+
+    @abstractmethod
+    def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
+        """(metric type, its name with all that makes it comparable, value), for the Hub's model index."""
+
+
+@dataclass
+class PadRows:
+    """Rows of lists to a batch of tensors, each list padded on the right to the longest of the batch.
+
+    Args:
+        pad_token_id: fills `input_ids`; `attention_mask` is filled with 0, labels with -100. Single numbers are stacked.
+    """
+
+    pad_token_id: int
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        batch = {}
+        for name, first in rows[0].items():
+            values = [row[name] for row in rows]
+            if isinstance(first, (int, float)):
+                batch[name] = torch.tensor(values)
+                continue
+            filler = {"input_ids": self.pad_token_id, "attention_mask": 0}.get(name, -100)
+            tensors = [torch.as_tensor(value, dtype=torch.long) for value in values]
+            batch[name] = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=filler)
+        if "attention_mask" not in batch:
+            lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+            places = torch.arange(batch["input_ids"].shape[1])
+            batch["attention_mask"] = (places < lengths.unsqueeze(1)).long()
+        return batch
+
+
+class RowsOfTokens(torch.utils.data.Dataset):
+    """Rows whose lengths are known beforehand.
+
+    Args:
+        lengths: number of tokens of each row.
+    """
+
+    def __init__(self, lengths: Sequence[int]):
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+class TextTask(Task):
+    """What the tasks on texts of one kind share: `TextData`, one tokenizer, rows of tokens, scores by evaluation."""
+
+    training_defaults = {
+        **TRAINING_DEFAULTS,
+        "learning_rate": 5e-4,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.05,
+        "max_grad_norm": 1.0,
+    }
+    data_fields = frozenset({"language", "max_length"})
+    tokenizer_fields = frozenset({"kind"})
+    noun: ClassVar[str]
+
+    def specification(self, values: dict[str, Any]) -> TextData:
+        return TextData(**values)
+
+    @classmethod
+    def specification_fields(cls) -> set[str]:
+        return {field.name for field in fields(TextData)}
+
+    def prepare(self, parts: dict[str, Part], ready: str | Path | None) -> None:
+        section = self.recipe.tokenizer
+        ready = ready or section.path or self.recipe.start_from
+        if ready is not None:
+            self.tokenizer = AutoTokenizer.from_pretrained(ready)
+            return
+        texts = self.texts(parts["data.train"].dataset)
+        if section.kind == "characters":
+            self.tokenizer = train_character_tokenizer(texts, lowercase=section.lowercase, **self.special_tokens)
+            return
+        self.tokenizer = train_tokenizer(
+            texts,
+            section.vocab_size,
+            min_frequency=section.min_frequency,
+            lowercase=section.lowercase,
+            split_digits=section.split_digits,
+            **self.special_tokens,
+        )
+
+    @property
+    def special_tokens(self) -> dict[str, bool]:
+        """Which special tokens the tokenizer adds to a text, and whether it has one that stands for a hidden token."""
+        return {"add_bos": False, "add_eos": True, "mask_token": False}
+
+    def texts(self, dataset: "Dataset") -> Any:
+        """What the tokenizer is trained on."""
+        return iterate_texts(dataset, "text")
+
+    def lengths(self, rows: Any) -> np.ndarray:
+        return np.stack([rows.lengths, np.zeros_like(rows.lengths)], axis=1)
+
+    def evaluation_data(self, rows: RowsOfTokens, first: int | None = None) -> torch.utils.data.Dataset:
+        order = np.argsort(-rows.lengths[:first], kind="stable")
+        return torch.utils.data.Subset(rows, order.tolist())
+
+    def collator(self, model: VanillaTransformerPreTrainedModel) -> PadRows:
+        return PadRows(self.tokenizer.pad_token_id)
+
+    @property
+    def longest_text(self) -> int:
+        return self.recipe.data.block_size or self.recipe.data.max_length
+
+    def trainer_options(self, validation: Part) -> dict[str, Any]:
+        return {"compute_metrics": self.metrics, "preprocess_logits_for_metrics": self.reduced_logits}
+
+    @abstractmethod
+    def metrics(self, prediction: EvalPrediction) -> dict[str, float]:
+        """Scores of an evaluation."""
+
+    @staticmethod
+    @abstractmethod
+    def reduced_logits(logits: Any, labels: Any) -> torch.Tensor:
+        """The little of a batch's logits that `metrics` needs, so that not all of them are kept."""
+
+    def score(self, trainer: Trainer, part: Part) -> dict[str, Any]:
+        found = trainer.predict(self.evaluation_data(part.rows), metric_key_prefix="score").metrics or {}
+        scores = {name: round(float(found[f"score_{name}"]), 4) for name in self.scores}
+        return scores | {self.noun: len(part.rows)}
