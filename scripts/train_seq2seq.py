@@ -9,4 +9,4 @@ import sys
 from vanilla_transformer.cli import main
 
 if __name__ == "__main__":
-    main(["train", *sys.argv[1:]])
+    main(["train", "--task", "seq2seq", *sys.argv[1:]])

@@ -157,7 +157,9 @@ def test_wrong_type_is_refused_in_one_sentence_that_names_the_field(field, value
         ({"target_vocab_size": 20, "decoder_start_token_id": 20}, ["decoder_start_token_id=20", "19"]),
         ({"architecture": "decoder-only", "target_vocab_size": 9}, ["target_vocab_size", "decoder-only"]),
         ({"architecture": "encoder-only", "decoder_layers": 3}, ["decoder_layers=3", "num_hidden_layers"]),
-        ({"position_encoding": "rope"}, ["position_encoding='rope'"]),
+        ({"position_encoding": "alibi"}, ["position_encoding='alibi'"]),
+        ({"position_encoding": "rope", "head_dim": 5}, ["head_dim=5", "'rope'"]),
+        ({"rope_theta": 0}, ["rope_theta=0"]),
         ({"sliding_window": 0}, ["sliding_window=0"]),
     ],
 )

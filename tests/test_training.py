@@ -635,9 +635,9 @@ def equal_weights(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def stop_at(update, how):
+def stop_at(update, how, trainer=Seq2SeqTokenTrainer):
     """A `training_step` that does something in the middle of an update (two batches make one)."""
-    original = Seq2SeqTokenTrainer.training_step
+    original = trainer.training_step
     calls = []
 
     def training_step(self, *args, **kwargs):

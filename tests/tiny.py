@@ -17,6 +17,7 @@ VARIANTS = {
     "paper": {},
     "pre-norm": {"norm_position": "pre"},
     "learned": {"position_encoding": "learned"},
+    "rotary": {"position_encoding": "rope"},
     "no-positions": {"position_encoding": "none"},
     "untied": {"tie_word_embeddings": False},
     "grouped-query": {"num_key_value_heads": 2},

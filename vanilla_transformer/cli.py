@@ -44,11 +44,14 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the last checkpoint of the output folder.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete the run in the output folder and start again.")] = False,
+    task: Annotated[list[str] | None, typer.Option(help="Refuse a recipe for any other task than these.")] = None,
 ) -> None:
     """Train what a recipe describes, score it, and leave a folder that anyone can load."""
     from vanilla_transformer.training.recipe import Recipe
 
     loaded = Recipe.load(recipe, overrides or [])
+    if task and loaded.task not in task:
+        raise ValueError(f"{recipe} is a recipe for {loaded.task}, not for {' or '.join(task)}.")
     _quiet_libraries()
     from vanilla_transformer.training.run import run_recipe
 

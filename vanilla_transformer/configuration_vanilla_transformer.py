@@ -149,7 +149,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
         norm_position: `"post"`: `norm(x + dropout(sublayer(x)))` as in section 5.4; `"pre"`:
             `x + dropout(sublayer(norm(x)))`, with one more norm at the end of each stack.
         norm_eps: Added to the variance. The paper's own code has 1e-6.
-        position_encoding: `"sinusoidal"` (section 3.5, sine and cosine interleaved), `"learned"` or `"none"`.
+        position_encoding: `"sinusoidal"` (section 3.5, sine and cosine interleaved), `"learned"`, `"rope"` (rotary: queries
+            and keys of self-attention are turned by their positions, so that scores depend on distances) or `"none"`.
+        rope_theta: Base of the rotary frequencies; Su et al. 2021 have 10000.
         max_position_embeddings: Longest sequence the model is meant for. Only a learned table is a hard limit.
         scale_embedding: Multiply token embeddings by `sqrt(hidden_size)` (section 3.4). The model scales, not the
             embedding table, so `inputs_embeds` are plain rows of the table and are scaled once as well.
@@ -202,6 +204,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     norm_position: Literal["post", "pre"] = "post"
     norm_eps: float = 1e-6
     position_encoding: Literal["sinusoidal", "learned", "rope", "alibi", "relative", "none"] = "sinusoidal"
+    rope_theta: float | int = 10000.0
     max_position_embeddings: int = 1024
     scale_embedding: bool = True
     tie_word_embeddings: bool = True
@@ -315,11 +318,16 @@ class VanillaTransformerConfig(PreTrainedConfig):
                     f"decoder_layers={self.decoder_layers} differs from num_hidden_layers={self.num_hidden_layers}, "
                     f"but a model that is {self.architecture} has one stack; set num_hidden_layers.",
                 )
-        if self.position_encoding not in ("sinusoidal", "learned", "none"):
+        if self.position_encoding not in ("sinusoidal", "learned", "rope", "none"):
             raise _refuse(
                 type(self),
-                f"position_encoding={self.position_encoding!r} is not built yet; use 'sinusoidal', 'learned' or 'none'.",
+                f"position_encoding={self.position_encoding!r} is not built yet; use 'sinusoidal', 'learned', 'rope' or "
+                "'none'.",
             )
+        if self.position_encoding == "rope" and self.head_dim % 2:
+            raise _refuse(type(self), f"head_dim={self.head_dim} must be even for position_encoding='rope'.")
+        if self.rope_theta <= 0:
+            raise _refuse(type(self), f"rope_theta={self.rope_theta} must be above 0.")
         self._validate_token_ids()
 
     def _validate_token_ids(self) -> None:

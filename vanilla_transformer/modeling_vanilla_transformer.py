@@ -261,6 +261,29 @@ def sinusoidal_encoding(position_ids: torch.Tensor, width: int) -> torch.Tensor:
     return interleaved[..., :width].float()
 
 
+def rotation_angles(position_ids: torch.Tensor, width: int, theta: float) -> torch.Tensor:
+    """Rotary positions (Su et al. 2021): `pos * theta^(-2i/width)`, the angle by which the i-th pair is turned.
+
+    Args:
+        position_ids: (...), integers.
+        width: even, of a head.
+
+    Returns:
+        (..., width / 2) in float32, computed in float64 where the device has it.
+    """
+    precise = torch.float32 if position_ids.device.type == "mps" else torch.float64
+    exponents = torch.arange(0, width, 2, device=position_ids.device, dtype=precise) / width
+    return (position_ids.unsqueeze(-1).to(precise) * torch.pow(theta, -exponents)).remainder(2 * math.pi).float()
+
+
+def rotate(states: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    """Turn the pairs of queries or keys (B, H, T, d) by angles (B or 1, T, d/2); a pair is i and i + d/2, as in Llama."""
+    angles = angles.unsqueeze(1)  # (B or 1, 1, T, d/2)
+    cos, sin = angles.cos().to(states.dtype), angles.sin().to(states.dtype)
+    first, second = states.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
 def values_are_at_hand(ids: torch.Tensor) -> bool:
     """Whether ids can be checked: reading a value off an accelerator would stall it, and a traced tensor has none."""
     return ids.device.type == "cpu" and ids.numel() > 0 and not is_tracing(ids)
@@ -350,11 +373,13 @@ class VanillaTransformerAttention(nn.Module):
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor | None,
         cache: Cache | None,
+        rotation: torch.Tensor | None,
         kwargs: dict,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(B, K, S, d) each: of all positions so far, or of the source, which is projected once per generation."""
         if encoder_hidden_states is None:
             key, value = self._heads(self.k_proj, hidden_states), self._heads(self.v_proj, hidden_states)
+            key = key if rotation is None else rotate(key, rotation)
             layers = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
             return (key, value) if layers is None else layers.update(key, value, self.layer_idx, kwargs=kwargs)
         if not isinstance(cache, EncoderDecoderCache):
@@ -378,11 +403,18 @@ class VanillaTransformerAttention(nn.Module):
         encoder_hidden_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         cache: Cache | None = None,
+        rotation: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(B, T, D) to (B, T, D), with the probabilities (B, H, T, S) where the backend has them."""
+        """(B, T, D) to (B, T, D), with the probabilities (B, H, T, S) where the backend has them.
+
+        `rotation` (B or 1, T, d/2) holds the angles of rotary positions, for self-attention.
+        """
         query = self._heads(self.q_proj, hidden_states)  # (B, H, T, d)
-        key, value = self._keys_and_values(hidden_states, encoder_hidden_states, cache, kwargs)  # (B, K, S, d)
+        query = query if rotation is None else rotate(query, rotation)
+        key, value = self._keys_and_values(
+            hidden_states, encoder_hidden_states, cache, rotation, kwargs
+        )  # (B, K, S, d)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -465,14 +497,16 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         cache: Cache | None = None,
         use_cache: bool | None = None,  # read by GradientCheckpointingLayer
         position_ids: torch.Tensor | None = None,
+        rotation: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(B, T, D) to (B, T, D)."""
+        """(B, T, D) to (B, T, D); `rotation` as in [`VanillaTransformerAttention.forward`]."""
         output, _ = self.self_attn(
             self._before(self.self_attn_norm, hidden_states),
             attention_mask=attention_mask,
             cache=cache,
             position_ids=position_ids,
+            rotation=rotation,
             **kwargs,
         )
         hidden_states = self._after(self.self_attn_norm, hidden_states, output)
@@ -572,6 +606,12 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             hidden_states = hidden_states + self.embed_positions(position_ids)
         return nn.functional.dropout(hidden_states, p=self.config.dropout, training=self.training)
 
+    def rotation(self, position_ids: torch.Tensor) -> torch.Tensor | None:
+        """Angles (B or 1, T, d/2) for all layers, where positions are rotary."""
+        if self.config.position_encoding != "rope":
+            return None
+        return rotation_angles(position_ids, self.config.head_dim, self.config.rope_theta)
+
 
 def _exactly_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> torch.Tensor:
     if (input_ids is None) == (inputs_embeds is None):
@@ -618,8 +658,11 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             attention_mask,
             and_mask_function=None if packed is None else same_sequence(packed, packed),
         )
+        rotation = self.rotation(position_ids)
         for layer in self.layers:
-            hidden_states = layer(hidden_states, attention_mask, position_ids=position_ids, **kwargs)
+            hidden_states = layer(
+                hidden_states, attention_mask, position_ids=position_ids, rotation=rotation, **kwargs
+            )
         return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
 
 
@@ -715,6 +758,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 encoder_hidden_states=encoder_hidden_states,
                 and_mask_function=None if packed is None else same_sequence(packed, packed_source),
             )
+        rotation = self.rotation(position_ids)
         for layer in self.layers:
             # states positional, cache by keyword: the gradient checkpointing layer tells them apart so
             hidden_states = layer(
@@ -725,6 +769,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 cache=cache,
                 use_cache=use_cache,
                 position_ids=position_ids,
+                rotation=rotation,
                 **kwargs,
             )
         return BaseModelOutputWithPastAndCrossAttentions(

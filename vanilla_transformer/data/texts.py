@@ -144,7 +144,7 @@ class _Row(NamedTuple):
 
 
 def load_texts(spec: TextData) -> "tuple[Dataset, DataReport]":
-    """Read texts.
+    """Read texts; of sentences that stand there as lists of tokens, the tokens with spaces between.
 
     Returns:
         A data set with the columns `id` (line or row number from 1) and `text` (str); and the report.
@@ -158,11 +158,13 @@ def load_texts(spec: TextData) -> "tuple[Dataset, DataReport]":
 
     def check(row: _Row) -> tuple[Any, ...] | str:
         (text,) = row.values
+        if isinstance(text, list) and all(isinstance(token, str) for token in text):
+            text = " ".join(text)
         if not isinstance(text, str):
             return "text is not text"
         return (text,) if text.strip() else "empty text"
 
-    return _load(spec, "texts", (TEXT_COLUMNS,), check, features)
+    return _load(spec, "texts", ((*TEXT_COLUMNS, *TOKEN_COLUMNS),), check, features)
 
 
 def load_labelled_texts(spec: TextData) -> "tuple[Dataset, DataReport]":

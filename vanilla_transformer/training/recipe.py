@@ -24,7 +24,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 from sacrebleu.metrics import BLEU
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.training import RecipeError
@@ -164,6 +164,24 @@ SET_ELSEWHERE = {
 # fields of the tokenizer section that every task has
 _TOKENIZER_OF_ALL = ("vocab_size", "min_frequency", "lowercase", "split_digits", "path")
 
+# fields of the model that may differ from those of the model to start from
+_FREE_AT_START = {
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "label_smoothing",
+    "init_scheme",
+    "initializer_range",
+    "tie_word_embeddings",
+    "use_cache",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+    "sliding_window",
+    "max_position_embeddings",
+}
+
 # fields of TrainingArguments that have no effect on batches by token budget
 WITHOUT_EFFECT = {
     "auto_find_batch_size",
@@ -194,7 +212,8 @@ class Recipe:
         task: one of the tasks in `vanilla_transformer.training.tasks`: "seq2seq", "causal-lm", "masked-lm",
             "sequence-classification", "token-classification". It sets the defaults of the sections.
         start_from: a folder or Hub id of a model of this package whose weights and tokenizer are where training starts;
-            what the task's head has beyond them is new.
+            what the task's head has beyond them is new. The model section may then leave out what that model says, and
+            may not contradict it.
         output_dir: the folder of the run.
         seed: of initialisation, dropout and batches.
         max_minutes: training stops after so many minutes, over all sittings; None for no limit.
@@ -300,10 +319,6 @@ class Recipe:
         self._check_sections(task)
         config_fields = {f.name for f in dataclasses.fields(VanillaTransformerConfig)}
         _known(self.model, config_fields | set(VanillaTransformerConfig.attribute_map) | {"preset"}, "model")
-        if self.start_from is not None and "preset" in self.model:
-            raise RecipeError(
-                "model.preset cannot be given with start_from, which says what the model is; leave it out."
-            )
         self.config()
         training_fields = {f.name for f in dataclasses.fields(task.arguments_class)}
         for name in self.training:
@@ -418,16 +433,29 @@ class Recipe:
         """
         fields = {**from_tokenizers, **self.model}
         task = TASKS[self.task]
-        if self.start_from is not None:
-            config = self._config_to_start_from(fields)
-        else:
-            preset = fields.pop("preset")
-            if not isinstance(preset, str):
-                raise RecipeError(f"model.preset={preset!r} is of the wrong type: it must be str.")
-            try:
+        begun = None if self.start_from is None else self._begun()
+        if begun is not None:
+            fields = {**{name: begun[name] for name in ("vocab_size", "target_vocab_size")}, **fields}
+        try:
+            if "preset" in fields or begun is None:
+                preset = fields.pop("preset")
+                if not isinstance(preset, str):
+                    raise RecipeError(f"model.preset={preset!r} is of the wrong type: it must be str.")
                 config = VanillaTransformerConfig.from_preset(preset, **fields)
-            except ValueError as error:
-                raise RecipeError(f"model: {error}") from error
+            else:
+                config = VanillaTransformerConfig(**{**begun, **fields})
+        except RecipeError:
+            raise
+        except ValueError as error:
+            raise RecipeError(f"model: {error}") from error
+        if begun is not None:
+            changed = [n for n in begun if n not in _FREE_AT_START and getattr(config, n) != begun[n]]
+            if changed:
+                differences = ", ".join(f"{n}={begun[n]!r} and not {getattr(config, n)!r}" for n in changed)
+                raise RecipeError(
+                    f"start_from: {self.start_from} has {differences}; set the model section to what it is, or leave out "
+                    "start_from."
+                )
         served = task.head.served_architectures
         if config.architecture not in served:
             raise RecipeError(
@@ -435,20 +463,15 @@ class Recipe:
             )
         return config
 
-    def _config_to_start_from(self, fields: dict[str, Any]) -> VanillaTransformerConfig:
+    def _begun(self) -> dict[str, Any]:
+        """The configuration of the model to start from."""
         try:
-            begun = VanillaTransformerConfig.from_pretrained(self.start_from).to_dict()
+            begun = VanillaTransformerConfig.from_pretrained(self.start_from)
         except (OSError, ValueError) as error:
             raise RecipeError(f"start_from: {self.start_from} holds no model of this package: {error}") from error
-        if begun["architecture"] != fields["architecture"]:
-            raise RecipeError(
-                f"start_from: {self.start_from} is {begun['architecture']}, but model.architecture={fields['architecture']}."
-            )
-        names = {f.name for f in dataclasses.fields(VanillaTransformerConfig)}
-        try:
-            return VanillaTransformerConfig(**{**{n: v for n, v in begun.items() if n in names}, **fields})
-        except ValueError as error:
-            raise RecipeError(f"model: {error}") from error
+        names = (f.name for f in dataclasses.fields(VanillaTransformerConfig))
+        inherited = {f.name for f in dataclasses.fields(PreTrainedConfig)} | {"is_decoder"}
+        return {name: getattr(begun, name) for name in names if name not in inherited}
 
     def changes_since(self, earlier: "Recipe") -> list[str]:
         """Names of the fields in which a run that goes on would no longer be the run that was begun.

@@ -213,19 +213,18 @@ class TokenClassification(Classification):
         outputs, references = [row[0] for row in rows], [row[1] for row in rows]
         accuracy = float((predicted == right)[kept].mean())
         if self.are_chunks:
-            from seqeval.metrics import precision_recall_fscore_support
+            from seqeval.metrics import f1_score, precision_score, recall_score
 
-            found = precision_recall_fscore_support(references, outputs, average="micro", zero_division=0)
+            precision, recall, f1 = (
+                float(score(references, outputs, zero_division=0))
+                for score in (precision_score, recall_score, f1_score)
+            )
         else:
             from sklearn.metrics import precision_recall_fscore_support
 
-            found = precision_recall_fscore_support(
-                [tag for row in references for tag in row],
-                [tag for row in outputs for tag in row],
-                average="macro",
-                zero_division=0,
-            )
-        precision, recall, f1 = (float(value) for value in found[:3])
+            flat = ([tag for row in rows for tag in row] for rows in (references, outputs))
+            found = precision_recall_fscore_support(*flat, average="macro", zero_division=0)
+            precision, recall, f1 = (float(value) for value in found[:3])
         return {"precision": precision, "recall": recall, "f1": f1, "accuracy": accuracy}
 
     def score_line(self, scores: dict[str, Any]) -> str:

@@ -1,0 +1,420 @@
+"""Language models and classifiers by recipe: rows, masks, labels, and whole runs."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+
+from runs import reversed_words
+from test_training import equal_weights, quiet, run, weights
+from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens, load_texts
+from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.training.averaging import find_checkpoints
+from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
+from vanilla_transformer.training.run import run_recipe
+from vanilla_transformer.training.tasks.classification import encoded_words, first_pieces
+from vanilla_transformer.training.tasks.language_modeling import IGNORED, MaskedRows, NextTokenRows
+
+ANIMALS = {"dog", "cat"}
+
+
+def sentences(count, seed):
+    return [source for source, _ in reversed_words(count, seed)]
+
+
+def label_of(text):
+    return "animal" if ANIMALS & set(text.split()) else "thing"
+
+
+def tags_of(text):
+    """Chunks of animals, of one token or of two that are neighbours."""
+    tags = []
+    for word in text.split():
+        inside = word in ANIMALS
+        tags.append("O" if not inside else "I-ANIMAL" if tags and tags[-1] != "O" else "B-ANIMAL")
+    return tags
+
+
+def write_lines(path, records):
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return str(path)
+
+
+def recipe(folder, task, **more):
+    """A recipe of a few updates for one of the tasks; its data stands in `folder`."""
+    folder.mkdir(exist_ok=True)
+    sizes = {"train": (150, 0), "validation": (21, 1), "unseen": (16, 2)}
+    data = {}
+    for name, (count, seed) in sizes.items():
+        texts = sentences(count, seed)
+        if task == "sequence-classification":
+            records = [{"text": text, "label": label_of(text)} for text in texts]
+        elif task == "token-classification":
+            records = [{"tokens": text.split(), "tags": tags_of(text)} for text in texts]
+        else:
+            records = [{"text": text} for text in texts]
+        data[name] = {"path": write_lines(folder / f"{name}.jsonl", records)}
+    values = {
+        "task": task,
+        "output_dir": str(folder / "run"),
+        "data": {"language": "en", "train": data["train"], "validation": data["validation"]},
+        "tokenizer": {"vocab_size": 280},
+        "model": {
+            "preset": "transformer-tiny",
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 1,
+            "dropout": 0.1,
+        },
+        "batches": {"max_tokens": 200},
+        "training": {
+            "learning_rate": 0.01,
+            "max_steps": 9,
+            "gradient_accumulation_steps": 2,
+            "logging_steps": 1,
+            "eval_strategy": "steps",
+            "eval_steps": 4,
+            "save_strategy": "steps",
+            "save_steps": 4,
+        },
+        "averaging": {"last": 2},
+    }
+    values["data"]["test"] = {"unseen": data["unseen"]}
+    return override_fields(values, more.pop("overrides", ())) | more
+
+
+# Rows ----------------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_hold_every_token_once_and_the_one_that_follows():
+    texts = [np.arange(10), np.arange(10, 23)]
+    rows = NextTokenRows(texts, block_size=5)
+    assert len(rows) == 4 and rows.lengths.tolist() == [5] * 4
+    inputs = np.concatenate([rows[i]["input_ids"] for i in range(4)])
+    following = np.concatenate([rows[i]["shift_labels"] for i in range(4)])
+    assert inputs.tolist() == list(range(20)) and following.tolist() == list(range(1, 21))
+
+
+def test_blocks_of_training_are_cut_elsewhere_in_each_epoch_and_again_alike():
+    rows = NextTokenRows([np.arange(1000)], block_size=50, seed=3)
+    starts = []
+    for epoch in range(8):
+        rows.set_epoch(epoch)
+        blocks = [rows[i]["input_ids"] for i in range(len(rows))]
+        assert all(len(block) == 50 for block in blocks)
+        assert np.concatenate(blocks).tolist() == list(range(blocks[0][0], blocks[0][0] + 50 * len(rows)))
+        starts.append(int(blocks[0][0]))
+    assert len(set(starts)) > 3 and max(starts) < 50
+    rows.set_epoch(2)
+    assert rows[0]["input_ids"][0] == starts[2]
+
+
+def test_texts_by_themselves_are_compared_with_their_own_tokens():
+    rows = NextTokenRows([np.array([1, 7, 8, 2]), np.array([1, 9, 2])])
+    assert rows.lengths.tolist() == [3, 2]
+    assert rows[0]["input_ids"].tolist() == [1, 7, 8] and rows[0]["shift_labels"].tolist() == [7, 8, 2]
+
+
+def test_too_few_tokens_for_a_block_are_refused():
+    with pytest.raises(ValueError, match="5 tokens are too few for blocks of data.block_size=8"):
+        NextTokenRows([np.arange(5)], block_size=8)
+
+
+def test_masks_are_berts_and_the_same_for_the_same_epoch():
+    tokenizer = train_tokenizer(sentences(100, 0), 290, mask_token=True)
+    text = np.array([*(np.arange(200) % 250 + 20), tokenizer.eos_token_id])
+    rows = MaskedRows([text] * 100, tokenizer, share=0.15, seed=1)
+    counts = {"mask": 0, "same": 0, "other": 0}
+    for index in range(100):
+        row = rows[index]
+        chosen = row["labels"] != IGNORED
+        assert chosen.sum() == 30 and not chosen[-1]  # the end of the text is never hidden
+        assert (row["labels"][chosen] == text[chosen]).all()
+        assert (row["input_ids"][~chosen] == text[~chosen]).all()
+        shown = row["input_ids"][chosen]
+        counts["mask"] += int((shown == tokenizer.mask_token_id).sum())
+        counts["same"] += int((shown == text[chosen]).sum())
+        assert not set(shown.tolist()) & (set(tokenizer.all_special_ids) - {tokenizer.mask_token_id})
+    total = 3000
+    assert abs(counts["mask"] / total - 0.8) < 0.03 and abs(counts["same"] / total - 0.1) < 0.03
+    first = rows[5]["input_ids"].tolist()
+    rows.set_epoch(1)
+    assert rows[5]["input_ids"].tolist() != first
+    rows.set_epoch(0)
+    assert rows[5]["input_ids"].tolist() == first
+
+
+def test_the_first_piece_of_each_word_carries_its_tag():
+    tokenizer = train_tokenizer(sentences(100, 0), 280)
+    text = "dog greenhouse , cat"
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    words = encoded_words(text, encoded["offset_mapping"])
+    labels = first_pieces(words, [10, 11, 12, 13])
+    assert [label for label in labels if label != IGNORED] == [10, 11, 12, 13]
+    assert labels[-1] == IGNORED and words[-1] is None  # the end of the text
+    pieces = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    assert "".join(p for p, w in zip(pieces, words, strict=True) if w == 1).replace("Ġ", "") == "greenhouse"
+
+
+# Data ----------------------------------------------------------------------------------------------------------------
+
+
+def test_texts_of_every_kind(tmp_path):
+    plain = tmp_path / "a.txt"
+    plain.write_bytes(b"one\n\ntwo \xff\nthree\n")
+    data, report = load_texts(TextData(path=plain))
+    assert data["text"] == ["one", "three"] and data["id"] == [1, 4]
+    assert "dropped 1: empty text (line 2)" in str(report) and "not valid utf-8 (line 3)" in str(report)
+    whole = tmp_path / "b.txt"
+    whole.write_text("line 1\n\nline 2\n")
+    assert load_texts(TextData(path=whole, unit="file"))[0]["text"] == ["line 1\n\nline 2\n"]
+    halves = [load_texts(TextData(path=whole, unit="file", portion=p))[0]["text"][0] for p in ([0, 0.5], [0.5, 1])]
+    assert "".join(halves) == whole.read_text() and len(halves[0]) == 7
+    tokens = write_lines(tmp_path / "c.jsonl", [{"tokens": ["a", "b"]}, {"tokens": ["c"]}])
+    assert load_texts(TextData(path=tokens))[0]["text"] == ["a b", "c"]
+
+
+def test_labels_of_every_kind(tmp_path):
+    records = [{"sentence": "a", "label": 1}, {"sentence": "b", "label": "x"}, {"sentence": "c", "label": None}]
+    data, report = load_labelled_texts(TextData(path=write_lines(tmp_path / "a.jsonl", records)))
+    assert data["text"] == ["a", "b"] and data["label"] == ["1", "x"]
+    assert "label is missing or no name or whole number (line 3)" in str(report)
+    table = tmp_path / "a.tsv"
+    table.write_text("label\ttext\nyes\tit's \"so\nno\tnot so\n")
+    data, _ = load_labelled_texts(TextData(path=table))
+    assert data["text"] == ["it's \"so", "not so"] and data["label"] == ["yes", "no"]
+    table.write_text("a\t0\nb\t1\n")
+    assert load_labelled_texts(TextData(path=table))[0]["label"] == ["0", "1"]
+    with pytest.raises(ValueError, match="no column 'lable'. Did you mean 'label'"):
+        load_labelled_texts(TextData(path=write_lines(tmp_path / "b.jsonl", records), label="lable"))
+    with pytest.raises(ValueError, match="plain text, which holds no labels"):
+        load_labelled_texts(TextData(path=tmp_path / "a.txt"))
+
+
+def test_a_hub_data_set_gives_the_names_of_its_classes(tmp_path):
+    import datasets
+
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["neg", "pos"])}
+    )
+    datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features).save_to_disk(tmp_path / "d")
+    assert load_labelled_texts(TextData(path=str(tmp_path / "d")))[0]["label"] == ["pos", "neg"]
+
+
+def test_tags_of_every_kind(tmp_path):
+    conll = tmp_path / "a.conll"
+    conll.write_text("-DOCSTART- O\n\nEU NNP B-ORG\nrejects VBZ O\n\nbroken\n\nPeter NNP B-PER\n")
+    data, report = load_tagged_tokens(TextData(path=conll))
+    assert data["tokens"] == [["EU", "rejects"], ["Peter"]] and data["tags"] == [["B-ORG", "O"], ["B-PER"]]
+    assert data["id"] == [3, 8] and "dropped 1: too few fields (line 6)" in str(report)
+    assert load_tagged_tokens(TextData(path=conll, label=1))[0]["tags"][0] == ["NNP", "VBZ"]
+    bad = [{"tokens": ["a"], "tags": ["O", "O"]}, {"tokens": ["a b"], "tags": ["O"]}, {"tokens": ["a"], "tags": ["O"]}]
+    data, report = load_tagged_tokens(TextData(path=write_lines(tmp_path / "b.jsonl", bad)))
+    assert len(data) == 1
+    assert "not as many tags as tokens (line 1)" in str(report) and "holds a space" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"path": "a", "portion": [0.5, 0.5]}, "must be two shares that rise"),
+        ({"path": "a", "portion": 0.5}, "must be two numbers"),
+        ({"path": "a.jsonl", "unit": "file"}, "for plain text files"),
+        ({"path": "a", "format": "csv"}, "Unknown data format 'csv'"),
+        ({"path": ["a.txt", "b.jsonl"]}, "must be of one kind"),
+        ({"path": "a", "unit": "page"}, "'line' or 'file'"),
+    ],
+)
+def test_a_description_that_contradicts_itself_is_refused(fields, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        TextData(**fields).describe()
+
+
+# Recipes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "override", "sentence"),
+    [
+        ("causal-lm", "data.source_language=en", "data.source_language means nothing for task causal-lm"),
+        ("masked-lm", "generation.num_beams=2", "generation means nothing for task masked-lm"),
+        ("causal-lm", "evaluation.num_beams=2", "evaluation.num_beams means nothing for task causal-lm"),
+        ("causal-lm", "tokenizer.shared=false", "tokenizer.shared means nothing for task causal-lm"),
+        ("causal-lm", "model.architecture=encoder-only", "needs model.architecture=decoder-only, not encoder-only"),
+        ("token-classification", "data.block_size=8", "data.block_size means nothing for task token-classification"),
+        ("masked-lm", "data.masked_share=1.5", "data.masked_share=1.5 must be between 0 and 1"),
+        ("masked-lm", "training.metric_for_best_model=bleu", "'bleu' is no score"),
+        ("masked-lm", "training.dataloader_persistent_workers=true", "would show a language model the first epoch's"),
+        ("causal-lm", "tokenizer.kind=words", "'bpe' or 'characters'"),
+        ("causal-lm", "data.train.lable=x", "unknown field data.train.lable; did you mean 'label'?"),
+        ("causal-lm", "start_from=/nowhere", "start_from: /nowhere holds no model of this package"),
+        ("sequence-classification", "training.predict_with_generate=true", "unknown field training.predict_with_gen"),
+    ],
+)
+def test_what_means_nothing_for_a_task_is_refused(tmp_path, task, override, sentence):
+    values = recipe(tmp_path, task)
+    with pytest.raises(RecipeError) as error:
+        Recipe.from_dict(override_fields(values, [override]))
+    assert sentence in str(error.value) and "\n" not in str(error.value)
+
+
+# Runs ----------------------------------------------------------------------------------------------------------------
+
+TASKS = {
+    "causal-lm": {"data": {"block_size": 8}},
+    "masked-lm": {},
+    "sequence-classification": {},
+    "token-classification": {},
+}
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def finished(request, tmp_path_factory):
+    """A run of each task in a process of its own, from the script, and what the process printed."""
+    folder = tmp_path_factory.mktemp(request.param)
+    overrides = [f"{section}.{k}={v}" for section, fields in TASKS[request.param].items() for k, v in fields.items()]
+    values = recipe(folder, request.param, overrides=overrides)
+    path = folder / "recipe.yaml"
+    path.write_text(json.dumps(values))
+    script = {"causal-lm": "train_causal_lm", "masked-lm": "train_masked_lm"}.get(request.param, "train_classifier")
+    done = subprocess.run(
+        [sys.executable, Path(__file__).parent.parent / "scripts" / f"{script}.py", path],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return Path(values["output_dir"]), values, done
+
+
+def test_a_normal_run_prints_progress_and_no_warning(finished):
+    folder, values, done = finished
+    for sign in ("Warning", "warning", "[transformers]", "Traceback", "deprecated", "not initialized", "missing"):
+        assert sign not in done.stderr, done.stderr
+    assert "validation, best checkpoint" in done.stderr and "unseen: " in done.stderr
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["task"] == values["task"] and metrics["training"]["updates"] == 9
+    assert metrics["training"]["tokens_per_second"] > 0 and metrics["test"]["unseen"]
+    assert (folder / "curves.png").stat().st_size > 1000
+
+
+def test_the_card_is_valid_and_its_lines_run(finished, monkeypatch):
+    folder, values, _ = finished
+    card = ModelCard.load(folder / "README.md")
+    assert card.data.eval_results[0].dataset_name == "unseen"
+    assert card.data.pipeline_tag in ("text-generation", "fill-mask", "text-classification", "token-classification")
+    code = card.text.partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(folder)
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_a_saved_model_gives_the_scores_of_the_run_again(finished, tmp_path):
+    """Started from its own weights and trained with a learning rate of zero, it scores as it did."""
+    folder, values, _ = finished
+    again = override_fields(values, [f"start_from={folder}", f"output_dir={tmp_path / 'again'}"])
+    del again["model"]["preset"]
+    result = run(again, ["training.learning_rate=0", "training.max_steps=1", "averaging.last=0"])
+    assert result.metrics["test"] == json.loads((folder / "metrics.json").read_text())["test"]
+
+
+def test_a_run_that_is_killed_and_resumed_ends_bit_identical(finished, tmp_path):
+    folder, values, _ = finished
+    killed = {**values, "output_dir": str(tmp_path / "killed")}
+    program = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_training import run, stop_at
+from vanilla_transformer.training.trainer import TokenTrainer
+TokenTrainer.training_step = stop_at(6, lambda: os.kill(os.getpid(), 9), TokenTrainer)
+run({killed!r})
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert [path.name for path in find_checkpoints(killed["output_dir"])] == ["checkpoint-4"]
+    run(killed, resume=True)
+    for place in (".", "checkpoint-8", "checkpoint-9"):
+        assert equal_weights(weights(Path(killed["output_dir"]) / place), weights(folder / place)), place
+
+
+def test_each_task_learns(tmp_path):
+    """On data that a small model can learn to the last label: the labels and losses go where they belong."""
+    longer = [f"training.{name}=300" for name in ("max_steps", "eval_steps", "save_steps")] + ["averaging.last=0"]
+    wider = ["model.dropout=0", "model.position_encoding=rope", "model.hidden_size=32", "training.learning_rate=0.003"]
+    scores = {}
+    for task in ("sequence-classification", "token-classification"):
+        scores |= {task: run(recipe(tmp_path / task, task), [*longer, *wider]).metrics["test"]["unseen"]}
+    assert scores["sequence-classification"]["accuracy"] == 1.0
+    assert scores["token-classification"]["f1"] == 1.0
+
+
+def test_a_classifier_starts_from_a_language_model_and_says_what_is_new(tmp_path):
+    said = []
+    run(recipe(tmp_path / "masked", "masked-lm"))
+    start = tmp_path / "masked" / "run"
+    values = recipe(tmp_path / "classes", "sequence-classification", start_from=str(start))
+    result = run_recipe(Recipe.from_dict(values), say=said.append)
+    assert any(line.startswith(f"starting from {start}, new: score.bias, score.weight") for line in said), said
+    assert AutoTokenizer.from_pretrained(result.folder).get_vocab() == AutoTokenizer.from_pretrained(start).get_vocab()
+    with pytest.raises(RecipeError, match="has hidden_size=16 and not 32"):
+        run(values, ["model.hidden_size=32", f"output_dir={tmp_path / 'other'}"])
+    with pytest.raises(RecipeError, match="has norm_position='post' and not 'pre'"):
+        run(values, ["model.norm_position=pre", f"output_dir={tmp_path / 'other'}"])
+
+
+def test_the_loss_of_an_evaluation_is_the_mean_over_tokens(tmp_path):
+    """In batches of texts of unequal length the mean of the batches' means would be another number."""
+    values = recipe(tmp_path, "causal-lm", overrides=["training.per_device_eval_batch_size=4"])
+    result = run(values)
+    model = AutoModelForCausalLM.from_pretrained(result.folder)
+    tokenizer = AutoTokenizer.from_pretrained(result.folder)
+    total, count = 0.0, 0
+    for text in sentences(16, 2):
+        ids = torch.tensor([[*tokenizer(text)["input_ids"], tokenizer.eos_token_id]])
+        with torch.no_grad():
+            total += model(input_ids=ids, labels=ids).loss.item() * (ids.shape[1] - 1)
+        count += ids.shape[1] - 1
+    scores = result.metrics["test"]["unseen"]
+    assert scores["tokens"] == count
+    assert scores["loss"] == pytest.approx(total / count, abs=1e-4)
+    assert scores["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-3)
+
+
+def test_a_label_of_the_test_alone_is_scored_and_said(tmp_path):
+    values = recipe(tmp_path, "token-classification")
+    write_lines(tmp_path / "unseen.jsonl", [{"tokens": ["dog", "sun"], "tags": ["B-ANIMAL", "B-STAR"]}])
+    said = []
+    result = run_recipe(Recipe.from_dict(values), say=said.append)
+    assert any("labels that only other parts have: B-STAR" in line for line in said)
+    assert result.metrics["test"]["unseen"]["recall"] <= 0.5
+
+
+def test_a_script_refuses_the_recipe_of_another_task(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(recipe(tmp_path, "masked-lm")))
+    script = Path(__file__).parent.parent / "scripts" / "train_causal_lm.py"
+    done = subprocess.run([sys.executable, script, path], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"error: {path} is a recipe for masked-lm, not for causal-lm."
+
+
+@pytest.mark.parametrize("task", ["fill-mask", "text-generation"])
+def test_pipelines_take_the_models_of_runs(tmp_path, task):
+    kind = {"fill-mask": "masked-lm", "text-generation": "causal-lm"}[task]
+    folder = run(recipe(tmp_path, kind)).folder
+    use = pipeline(task, model=str(folder))
+    if task == "fill-mask":
+        assert len(use("red <mask> tree")) == 5
+    else:
+        assert use("red", max_new_tokens=3, do_sample=False)[0]["generated_text"].startswith("red")
+    assert os.environ.get("HF_TOKEN") is None
+    quiet("")
