@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from runs import reversed_words, save_translator
+from tiny import tiny_model
 from vanilla_transformer.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
@@ -71,10 +72,11 @@ def test_commands_run(block, folder):
         assert (folder / "runs" / "mine" / "model.safetensors").is_file()
 
 
-def test_the_recipe_it_shows_is_one():
-    (block,) = blocks("yaml")
-    recipe = Recipe.from_dict(yaml.safe_load(block))
-    assert recipe.generation["max_length_over_source"] == 50
+def test_the_recipes_it_shows_are_some(folder):
+    tiny_model("encoder-only").save_pretrained("runs/my-masked-lm")
+    translator, classifier = (Recipe.from_dict(yaml.safe_load(block)) for block in blocks("yaml"))
+    assert translator.generation["max_length_over_source"] == 50
+    assert classifier.config().num_hidden_layers == 2 and classifier.config().dropout == 0.3
 
 
 def test_it_names_no_removed_pipeline():
