@@ -15,7 +15,9 @@ from transformers import (
     CompileConfig,
     DataCollatorForSeq2Seq,
     DynamicCache,
+    EncoderDecoderCache,
     PreTrainedTokenizerFast,
+    QuantizedCache,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     Trainer,
@@ -477,6 +479,29 @@ def test_quantized_cache():
     assert type(quantized.cache).__name__ == "QuantizedCache"
     assert_close(quantized.logits[0], plain.logits[0])
     assert quantized.sequences.tolist() == plain.sequences.tolist()
+
+
+@pytest.mark.parametrize("architecture", ["encoder-decoder", "decoder-only"])
+@pytest.mark.parametrize(("bits", "distance"), [(4, 0.5), (2, 1.5)])
+def test_quantized_cache_of_few_bits(architecture, bits, distance):
+    """The cache is quantized indeed, the states of a source are not, and logits stay as near as the bits allow.
+
+    transformers 5.24 refuses `cache_implementation="quantized"` for an encoder-decoder, so there the cache is given.
+    """
+    model = tiny_model(architecture, hidden_size=64, num_attention_heads=2, scale=0.05)
+    settings = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    settings |= {"return_dict_in_generate": True, "output_logits": True}
+    plain = model.generate(tokens(2, 9), **settings)
+    own = QuantizedCache(
+        backend="quanto", config=model.config, nbits=bits, residual_length=4, q_group_size=32, axis_key=0, axis_value=0
+    )
+    cache = own if architecture == "decoder-only" else EncoderDecoderCache(own, DynamicCache())
+    quantized = model.generate(tokens(2, 9), cache=cache, **settings)
+    assert "QBits" in type(own.layers[0]._quantized_keys).__name__
+    assert quantized.sequences.shape == plain.sequences.shape
+    differences = [(a - b).abs().max().item() for a, b in zip(quantized.logits, plain.logits, strict=True)]
+    assert differences[0] < 1e-4  # the first token is written before anything is read back
+    assert 1e-4 < max(differences) < distance
 
 
 @pytest.mark.slow

@@ -36,6 +36,8 @@ from tiny import (
 )
 from vanilla_transformer.modeling_vanilla_transformer import (
     _ChunkedCrossEntropy,
+    rotate,
+    rotation_angles,
     shift_right,
     sinusoidal_encoding,
     smoothed_cross_entropy,
@@ -1053,3 +1055,36 @@ def test_special_tokens_of_the_tests():
         == tuple(getattr(tiny_config(), f"{name}_token_id") for name in ("pad", "bos", "eos"))
     )
     assert randomise(LANGUAGE_MODELS["decoder-only"](tiny_config("decoder-only"))).lm_head.weight.abs().min() > 0
+
+
+def test_rotary_positions_are_those_of_llama():
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(2, heads, 9, 8, generator=generator) for heads in (4, 2))
+    positions = torch.arange(9).repeat(2, 1) + torch.tensor([[0], [500]])
+    for theta in (10000.0, 500000.0):
+        config = LlamaConfig(
+            hidden_size=32, num_attention_heads=4, rope_parameters={"rope_type": "default", "rope_theta": theta}
+        )
+        cos, sin = LlamaRotaryEmbedding(config)(query, positions)
+        expected = apply_rotary_pos_emb(query, key, cos, sin)
+        angles = rotation_angles(positions, 8, theta)
+        for ours, theirs in zip((rotate(query, angles), rotate(key, angles)), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    assert rotate(query.bfloat16(), angles).dtype == torch.bfloat16
+    # scores depend on distances alone
+    scores = rotate(query, rotation_angles(positions, 8, 1e4)) @ rotate(query, rotation_angles(positions, 8, 1e4)).mT
+    moved = rotation_angles(positions + 77, 8, 1e4)
+    torch.testing.assert_close(scores, rotate(query, moved) @ rotate(query, moved).mT, rtol=1e-4, atol=1e-4)
+
+
+def test_theta_and_rotary_positions_reach_the_model():
+    models = [tiny_model("encoder-only", position_encoding="rope", rope_theta=theta) for theta in (1e4, 1e2)]
+    inputs = model_inputs(models[0])
+    first, second = (model(**inputs).logits for model in models)
+    assert not torch.allclose(first, second, atol=1e-3)
+    # what stands first does not change when all moves on together, as it would with other positions
+    moved = models[0](**inputs, position_ids=torch.arange(7).unsqueeze(0) + 5).logits
+    torch.testing.assert_close(first, moved, rtol=1e-4, atol=1e-4)

@@ -278,7 +278,7 @@ def rotation_angles(position_ids: torch.Tensor, width: int, theta: float) -> tor
 
 def rotate(states: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     """Turn the pairs of queries or keys (B, H, T, d) by angles (B or 1, T, d/2); a pair is i and i + d/2, as in Llama."""
-    angles = angles.unsqueeze(1)  # (B or 1, 1, T, d/2)
+    angles = angles.unsqueeze(-3)  # (B or 1, 1, T, d/2)
     cos, sin = angles.cos().to(states.dtype), angles.sin().to(states.dtype)
     first, second = states.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
@@ -1076,8 +1076,9 @@ class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransf
             labels: (B, T), the inputs themselves: position t is compared with label t + 1. -100: no loss.
             logits_to_keep: only the last so many positions, or these positions, get logits; 0 for all.
             skip_logits: with labels, return the loss alone, without ever holding all logits; see `logits_and_loss`.
+            shift_labels (among the `kwargs`): (B, T), the token that follows each, in place of what `labels` would give.
         """
-        if labels is not None:
+        if labels is not None or kwargs.get("shift_labels") is not None:
             use_cache = False  # a loss needs all positions at once
         outputs = self.model(
             input_ids,

@@ -1,9 +1,11 @@
 """Tokenizers trained on a run's own text.
 
-Two kinds, both fast tokenizers of the `tokenizers` library in transformers' generic class, so that `AutoTokenizer`
+Three kinds, all fast tokenizers of the `tokenizers` library in transformers' generic class, so that `AutoTokenizer`
 loads a saved folder where this package is not installed:
 
 - `train_tokenizer`: byte-level BPE. Every string in any script survives encoding and decoding unchanged.
+- `train_wordpiece_tokenizer`: whole words and their pieces, words being what stands between spaces; for taggers, which
+  must know where a word begins. Decoding gives single spaces.
 - `train_character_tokenizer`: one token per Unicode character, for character language models.
 
 The special tokens have fixed ids: `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, and `<mask>` 4 where it is asked for.
@@ -15,7 +17,13 @@ from collections.abc import Iterable, Iterator
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-__all__ = ["MASK_TOKEN", "SPECIAL_TOKENS", "train_character_tokenizer", "train_tokenizer"]
+__all__ = [
+    "MASK_TOKEN",
+    "SPECIAL_TOKENS",
+    "train_character_tokenizer",
+    "train_tokenizer",
+    "train_wordpiece_tokenizer",
+]
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
 """The tokens every tokenizer of this package starts with; the position is the id."""
@@ -86,13 +94,42 @@ def train_tokenizer(
         show_progress=show_progress,
     )
     backend.train_from_iterator(_checked(texts), trainer=trainer)
+    _check_size(backend, vocab_size, min_frequency)
+    return _wrap(backend, add_bos=add_bos, add_eos=add_eos, mask_token=mask_token, model_max_length=model_max_length)
 
-    reached = backend.get_vocab_size()
-    if reached != vocab_size:
-        raise ValueError(
-            f"The texts give only {reached} entries, not the vocab_size={vocab_size} asked for: ask for {reached} or "
-            f"fewer, train on more text, or lower min_frequency (now {min_frequency})."
-        )
+
+def train_wordpiece_tokenizer(
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    min_frequency: int = 2,
+    lowercase: bool = False,
+    add_bos: bool = False,
+    add_eos: bool = True,
+    mask_token: bool = False,
+    model_max_length: int | None = None,
+) -> PreTrainedTokenizerFast:
+    """Train a WordPiece tokenizer with exactly `vocab_size` entries, special tokens included.
+
+    Words are what stands between spaces, punctuation that touches them included. Pieces that go on with a word begin
+    with `##`. A word with a character that `texts` does not hold becomes `<unk>`. The arguments are those of
+    `train_tokenizer`.
+
+    Raises:
+        ValueError: there is no text, the texts cannot fill `vocab_size` entries, or their characters do not fit into it.
+        TypeError: `texts` is one string or holds something else than strings.
+    """
+    specials = _special_tokens(mask_token)
+    backend = Tokenizer(models.WordPiece(unk_token="<unk>", max_input_chars_per_word=200))
+    if lowercase:
+        backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.decoder = decoders.WordPiece(cleanup=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=specials, show_progress=False
+    )
+    backend.train_from_iterator(_checked(texts), trainer=trainer)
+    _check_size(backend, vocab_size, min_frequency)
     return _wrap(backend, add_bos=add_bos, add_eos=add_eos, mask_token=mask_token, model_max_length=model_max_length)
 
 
@@ -128,6 +165,20 @@ def train_character_tokenizer(
     backend.decoder = decoders.Fuse()
     backend.add_special_tokens(specials)
     return _wrap(backend, add_bos=add_bos, add_eos=add_eos, mask_token=mask_token, model_max_length=model_max_length)
+
+
+def _check_size(backend: Tokenizer, vocab_size: int, min_frequency: int) -> None:
+    reached = backend.get_vocab_size()
+    if reached > vocab_size:
+        raise ValueError(
+            f"vocab_size={vocab_size} is too small: the special tokens and the characters of the texts need {reached}, so ask "
+            "for at least that."
+        )
+    if reached < vocab_size:
+        raise ValueError(
+            f"The texts give only {reached} entries, not the vocab_size={vocab_size} asked for: ask for {reached} or "
+            f"fewer, train on more text, or lower min_frequency (now {min_frequency})."
+        )
 
 
 def _special_tokens(mask_token: bool) -> list[str]:

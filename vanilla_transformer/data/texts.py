@@ -7,6 +7,7 @@ A row that cannot be used is left out and counted in the `DataReport`, which nam
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -58,8 +59,7 @@ class TextData:
     Attributes:
         path: a file, or several of one kind; or a Hub id or a folder for `datasets.load_dataset`.
         format: "text", "tsv", "json", "parquet", "conll" or "hub", where the name of `path` does not tell.
-        unit: of plain text files: "line", each line is a text and blank lines stand for nothing; or "file", all of a
-            file is one text.
+        unit: of plain text files: "line", each line is a text; or "file", all of a file is one text.
         portion: the part of the data to take, two shares from 0 to 1: of the characters of a single text, else of the
             rows as they stand. [0, 0.9] and [0.9, 1] divide one file in two without overlap.
         text: the column of texts, or of lists of tokens; "a.b" is field b of column a, and a number counts the fields of
@@ -214,9 +214,7 @@ def load_tagged_tokens(spec: TextData) -> "tuple[Dataset, DataReport]":
             return "empty sentence"
         if len(tokens) != len(tags):
             return "not as many tags as tokens"
-        if not all(
-            isinstance(token, str) and token.strip() and not any(c.isspace() for c in token) for token in tokens
-        ):
+        if not all(isinstance(token, str) and token.strip() and " " not in token for token in tokens):
             return "a token is empty, holds a space or is not text"
         names = [_label_name(tag) for tag in tags]
         return "a tag is missing or no name or whole number" if None in names else (tokens, names)
@@ -343,7 +341,7 @@ def _conll(lines: Iterable[tuple[int, str | None]], spec: TextData, path: Path) 
             start, tokens, tags, fault = 0, [], [], None
             continue
         start = start or number
-        parts = [] if line is None else line.split()
+        parts = [] if line is None else re.split(r"[ \t]+", line.strip(" \t"))
         if line is None:
             fault = f"line is not valid {spec.encoding}"
         elif len(parts) <= max(token_field, tag_field, 1):
@@ -375,6 +373,8 @@ def _tsv(
         if places is None:
             asked = [spec.text, spec.label][: len(columns)]
             header = dict.fromkeys(values)
+            if any(isinstance(name, int) for name in asked) and not all(isinstance(name, int) for name in asked):
+                raise ValueError(f"{path}: give both text and label as numbers of fields, or both as names.")
             if all(isinstance(name, int) for name in asked):
                 places, is_header = [int(name) for name in asked if name is not None], False
             elif any(isinstance(name, str) for name in asked) or all(any(n in values for n in c) for c in columns):
@@ -401,6 +401,9 @@ def _json(
     for number, line in lines:
         if line is None:
             yield _undecodable(number, spec)
+            continue
+        if not line.strip():
+            yield _Row(number, fault="empty line")
             continue
         if keys is None and line.lstrip().startswith("["):
             raise ValueError(f"{path} is one JSON list: write each record as an object on a line of its own.")

@@ -1,18 +1,27 @@
 """Curves of a run as a picture."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 __all__ = ["plot_curves"]
 
 
-def plot_curves(log_history: list[dict[str, Any]], path: str | Path, title: str) -> bool:
+def plot_curves(
+    log_history: list[dict[str, Any]],
+    path: str | Path,
+    title: str,
+    scores: Sequence[tuple[str, str, float]],
+    loss_label: str = "cross entropy per token (nats)",
+) -> bool:
     """Draw loss, validation scores and learning rate over the updates.
 
     Args:
         log_history: of `TrainerState`.
         path: of the PNG.
         title: of the run.
+        scores: of evaluations: their keys, labels, and what to multiply them by.
+        loss_label: of the axis.
 
     Returns:
         False where matplotlib is not installed (extra `plots`), and no picture was made.
@@ -32,16 +41,12 @@ def plot_curves(log_history: list[dict[str, Any]], path: str | Path, title: str)
     loss_axis, score_axis, rate_axis = figure.subplots(1, 3)
     loss_axis.plot(*series("loss"), label="training", color="tab:gray", linewidth=1)
     loss_axis.plot(*series("eval_loss"), label="validation", color="tab:blue")
-    loss_axis.set_ylabel("cross entropy per token (nats)")
-    for name, label, color, scale in (
-        ("eval_bleu", "BLEU", "tab:green", 1),
-        ("eval_chrf", "chrF", "tab:olive", 1),
-        ("eval_exact_match", "exact match (%)", "tab:purple", 100),
-    ):
-        steps, values = series(name)
+    loss_axis.set_ylabel(loss_label)
+    for (name, label, scale), color in zip(scores, ("tab:green", "tab:olive", "tab:purple"), strict=False):
+        steps, values = series(f"eval_{name}")
         if steps:
             score_axis.plot(steps, [scale * value for value in values], label=label, color=color)
-    score_axis.set_ylabel("validation score, generated text")
+    score_axis.set_ylabel("validation score")
     rate_axis.plot(*series("learning_rate"), color="tab:red", label="learning rate")
     rate_axis.set_ylabel("learning rate")
     for axis in (loss_axis, score_axis, rate_axis):

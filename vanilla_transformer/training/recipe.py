@@ -24,7 +24,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 from sacrebleu.metrics import BLEU
-from transformers import GenerationConfig, PreTrainedConfig
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.training import RecipeError
@@ -48,7 +48,9 @@ class TokenizerSection:
     """The tokenizer, trained on the run's own training text.
 
     Attributes:
-        kind: "bpe", pieces of words, or "characters", for tasks on texts of one kind.
+        kind: "bpe", pieces of words, from which text comes back unchanged. For tasks on texts of one kind also "wordpiece",
+            pieces of what stands between spaces, which token-classification needs to tell words apart later; or
+            "characters".
         vocab_size: exact number of entries, special tokens included; of each side where they are separate.
         shared: for pairs: one vocabulary for both sides (section 5.1), or one each.
         min_frequency: pairs of symbols seen less often are not merged.
@@ -164,6 +166,9 @@ SET_ELSEWHERE = {
 # fields of the tokenizer section that every task has
 _TOKENIZER_OF_ALL = ("vocab_size", "min_frequency", "lowercase", "split_digits", "path")
 
+# settings of generation that this package adds to transformers', with their defaults
+_OWN_GENERATION_FIELDS = {"max_length_over_source": 50, "length_penalty_form": "power"}
+
 # fields of the model that may differ from those of the model to start from
 _FREE_AT_START = {
     "dropout",
@@ -247,7 +252,8 @@ class Recipe:
         self.training = {**task.training_defaults, **self.training}
         self.training.setdefault("greater_is_better", self._best_score not in ("loss", "perplexity"))
         preset = {} if self.start_from else {"preset": "transformer-base"}
-        self.model = {**preset, "architecture": task.architecture, **task.model_defaults, **self.model}
+        architecture = {} if self.start_from else {"architecture": task.architecture}
+        self.model = {**preset, **architecture, **task.model_defaults, **self.model}
         defaults = dict(task.generation_defaults)
         if "max_length" in self.generation or "max_new_tokens" in self.generation:
             defaults.pop("max_length_over_source", None)
@@ -345,7 +351,7 @@ class Recipe:
                 f"evaluation.tokenize={self.evaluation.tokenize!r} is no tokenizer of sacrebleu; "
                 f"{_suggest(self.evaluation.tokenize, BLEU.TOKENIZERS)}"
             )
-        own = {"max_length_over_source": 50, "length_penalty_form": "power"}
+        own = {name: v for name, v in _OWN_GENERATION_FIELDS.items() if name in task.generation_fields}
         if self.generation.get("length_penalty_form", "power") not in ("power", "gnmt"):
             raise RecipeError("generation.length_penalty_form must be 'power' or 'gnmt'.")
         _known(self.generation, {*GenerationConfig().to_dict(), *own}, "generation")
@@ -374,10 +380,32 @@ class Recipe:
         for name, value in positive.items():
             if value is not None and value < 1:
                 raise RecipeError(f"{name}={value} must be at least 1.")
+        self._check_lengths()
         if not 0 < self.data.masked_share < 1:
             raise RecipeError(f"data.masked_share={self.data.masked_share} must be between 0 and 1.")
-        if self.tokenizer.kind not in ("bpe", "characters"):
-            raise RecipeError(f"tokenizer.kind={self.tokenizer.kind!r} must be 'bpe' or 'characters'.")
+        if self.tokenizer.kind not in ("bpe", "wordpiece", "characters"):
+            raise RecipeError(f"tokenizer.kind={self.tokenizer.kind!r} must be 'bpe', 'wordpiece' or 'characters'.")
+
+    def _check_lengths(self) -> None:
+        """Refuse rows that are longer than a batch or the model may be."""
+        config = self.config()
+        block = self.data.block_size
+        if block is not None and block > self.batches.max_tokens:
+            raise RecipeError(
+                f"data.block_size={block} is above batches.max_tokens={self.batches.max_tokens}; raise that."
+            )
+        longest = self.new_task().longest_text
+        if config.position_encoding == "learned" and longest > config.max_position_embeddings:
+            raise RecipeError(
+                f"texts of {longest} tokens (data.{self._longest_field}) are longer than the learned positions of the model; "
+                f"set model.max_position_embeddings to at least {longest}, or lower data.{self._longest_field}."
+            )
+
+    @property
+    def _longest_field(self) -> str:
+        if self.task == "seq2seq":
+            return "max_source_length and max_target_length"
+        return "block_size" if self.data.block_size else "max_length"
 
     def _check_sections(self, task: type[Task]) -> None:
         """Refuse settings that mean nothing for the task."""
@@ -395,6 +423,16 @@ class Recipe:
                 given = getattr(values, f.name) != getattr(type(values)(), f.name)
                 if given and f.name not in common | used:
                     raise RecipeError(f"{section}.{f.name} means nothing for task {task.name}; leave it out.")
+        if self.start_from is not None and self.tokenizer.path is not None:
+            raise RecipeError(
+                "tokenizer.path cannot be given with start_from, which brings its tokenizer; leave it out."
+            )
+        without = {"characters": ("vocab_size", "min_frequency", "split_digits"), "wordpiece": ("split_digits",)}
+        for name in without.get(self.tokenizer.kind, ()):
+            if getattr(self.tokenizer, name) != getattr(TokenizerSection(), name):
+                raise RecipeError(
+                    f"tokenizer.{name} means nothing for tokenizer.kind={self.tokenizer.kind}; leave it out."
+                )
         if self.generation and not task.generates:
             raise RecipeError(f"generation means nothing for task {task.name}; leave it out.")
         if self.training.get("dataloader_persistent_workers") and task.name in ("causal-lm", "masked-lm"):
@@ -419,7 +457,7 @@ class Recipe:
         """
         part = self.data_parts()[name]
         task = self.new_task()
-        _known(part, task.specification_fields(), name)
+        _known(part, set(task.part_fields), name)
         try:
             return task.specification(part)
         except (TypeError, ValueError) as error:
@@ -435,7 +473,8 @@ class Recipe:
         task = TASKS[self.task]
         begun = None if self.start_from is None else self._begun()
         if begun is not None:
-            fields = {**{name: begun[name] for name in ("vocab_size", "target_vocab_size")}, **fields}
+            fields = {"architecture": begun["architecture"], **fields}
+            fields |= {name: begun[name] for name in ("vocab_size", "target_vocab_size")}
         try:
             if "preset" in fields or begun is None:
                 preset = fields.pop("preset")
@@ -465,10 +504,19 @@ class Recipe:
 
     def _begun(self) -> dict[str, Any]:
         """The configuration of the model to start from."""
+        start = str(self.start_from)
+        if start.startswith((".", "/", "~")) or Path(start).exists() or start.count("/") != 1:
+            folder = Path(start).expanduser()
+            if not (folder / "config.json").is_file():
+                kind = "holds no config.json" if folder.is_dir() else "is not there"
+                raise RecipeError(f"start_from: {start} {kind}; name the folder of a finished run or saved model.")
         try:
-            begun = VanillaTransformerConfig.from_pretrained(self.start_from)
+            begun = AutoConfig.from_pretrained(start)
         except (OSError, ValueError) as error:
-            raise RecipeError(f"start_from: {self.start_from} holds no model of this package: {error}") from error
+            reason = str(error).partition("\n")[0]
+            raise RecipeError(f"start_from: {start} is no folder here, and as a Hub id it gives: {reason}") from error
+        if not isinstance(begun, VanillaTransformerConfig):
+            raise RecipeError(f"start_from: {start} is a {begun.model_type} model, not one of this package.")
         names = (f.name for f in dataclasses.fields(VanillaTransformerConfig))
         inherited = {f.name for f in dataclasses.fields(PreTrainedConfig)} | {"is_decoder"}
         return {name: getattr(begun, name) for name in names if name not in inherited}

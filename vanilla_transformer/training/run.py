@@ -110,7 +110,7 @@ def run_recipe(
         processing_class=task.tokenizer,
         **task.trainer_options(validation),
     )
-    progress = TokenProgress()
+    progress = TokenProgress(name for name, *_ in task.curves)
     if not arguments.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(progress)
@@ -261,6 +261,7 @@ def _training_facts(trainer: Any, train: Part) -> dict[str, Any]:
         "epochs": round(float(trainer.state.epoch or 0), 2),
         "examples": len(train.rows),
         "tokens_per_second": sorted(speeds)[len(speeds) // 2] if speeds else None,
+        "architecture": trainer.model.config.architecture,
         "parameters": trainer.model.config.num_parameters(),
         "processes": trainer.args.world_size,
     }
@@ -298,7 +299,7 @@ def _finish(
         ) from error
     trainer.state.save_to_json(str(folder / "trainer_state.json"))
     (folder / METRICS).write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if not plot_curves(trainer.state.log_history, folder / CURVES, title=folder.name):
+    if not plot_curves(trainer.state.log_history, folder / CURVES, folder.name, task.curves):
         say("curves.png was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings.")
     write_model_card(folder, recipe, task, metrics)
     say(f"finished: {folder}")

@@ -5,6 +5,7 @@ import inspect
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,6 @@ from vanilla_transformer.training.averaging import is_whole
 from vanilla_transformer.training.schedules import inverse_sqrt_schedule
 
 __all__ = ["Seq2SeqTokenTrainer", "TimeLimit", "TokenProgress", "TokenTrainer"]
-
-
-# scores of an evaluation that its line shows, in this order
-SHOWN = (
-    "eval_loss",
-    "eval_bleu",
-    "eval_chrf",
-    "eval_exact_match",
-    "eval_f1",
-    "eval_accuracy",
-    "eval_macro_f1",
-)
 
 
 class TokenTrainer(Trainer):
@@ -250,7 +239,15 @@ class TimeLimit(TrainerCallback):
 
 
 class TokenProgress(ProgressCallback):
-    """transformers' progress bar with loss and tokens per second behind it, and one line for each evaluation."""
+    """transformers' progress bar with loss and tokens per second behind it, and one line for each evaluation.
+
+    Args:
+        scores: that the line shows, where the evaluation has them.
+    """
+
+    def __init__(self, scores: Iterable[str] = ()):
+        super().__init__()
+        self.scores = list(scores)
 
     def close(self) -> None:
         """End the line of a bar that was interrupted."""
@@ -275,7 +272,7 @@ class TokenProgress(ProgressCallback):
             }
             self.training_bar.set_postfix(shown)
         elif "eval_loss" in logs:
-            names = [name for name in SHOWN if name in logs]
+            names = [name for name in ("eval_loss", *(f"eval_{name}" for name in self.scores)) if name in logs]
             values = "  ".join(f"{name.removeprefix('eval_')} {logs[name]:.4g}" for name in names)
             self.training_bar.write(
                 f"step {state.global_step:>6}  epoch {state.epoch:>5.1f}  {logs.get('minutes', 0):>5.1f} min  {values}",

@@ -1,18 +1,22 @@
 """Classifiers: a label for a text, a tag for each token."""
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from transformers import EvalPrediction
+from sklearn.metrics import f1_score, precision_recall_fscore_support
+from transformers import AutoConfig, EvalPrediction
 
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens
 from vanilla_transformer.modeling_vanilla_transformer import (
+    IGNORED,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
+from vanilla_transformer.training import RecipeError
 from vanilla_transformer.training.tasks.task import Part, RowsOfTokens, ScoreColumn, TextTask
 
 if TYPE_CHECKING:
@@ -20,27 +24,32 @@ if TYPE_CHECKING:
 
 __all__ = ["SequenceClassification", "TokenClassification"]
 
-IGNORED = -100
 CHUNK_TAG = re.compile(r"O|[BIESLU]-.+")
-"""A tag that marks where a chunk, such as a name or a noun phrase, begins and goes on (IOB2 and its relatives)."""
+"""A tag that marks where a chunk, such as a name or a noun phrase, begins and goes on (IOB2, IOBES, BILOU)."""
 
 
-class _LabelledRows(RowsOfTokens):
-    """Rows that are all known beforehand."""
+class LabelledRows(RowsOfTokens):
+    """Rows with the names of their labels.
 
-    def __init__(self, rows: list[dict[str, Any]]):
+    Args:
+        rows: `input_ids` and `labels` of each; a label that the model does not have is -100.
+        names: the label of each row, or those of its tokens, as in the data.
+    """
+
+    def __init__(self, rows: list[dict[str, Any]], names: list[Any]):
         super().__init__([len(row["input_ids"]) for row in rows])
-        self.rows = rows
+        self.rows, self.names = rows, names
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return self.rows[index]
 
 
 class Classification(TextTask):
-    """What the classifiers share: labels, found in all parts of the data, and an encoder."""
+    """What the classifiers share: labels, found in the training and validation data, and an encoder."""
 
     training_defaults = {**TextTask.training_defaults, "learning_rate": 1e-3, "lr_scheduler_type": "linear"}
     architecture = "encoder-only"
+    part_fields = TextTask.part_fields | {"label"}
     labelled: ClassVar[str]
     """What gets a label, in the plural."""
     problem_type: ClassVar[str | None] = None
@@ -49,13 +58,35 @@ class Classification(TextTask):
     def prepare(self, parts: dict[str, Part], ready: Any) -> None:
         super().prepare(parts, ready)
         found = {name: set(self.labels_in(part.dataset)) for name, part in parts.items()}
-        # those of the tests too: a label that training never saw is a mistake of the model, not of the data
-        self.labels = sorted(set().union(*found.values()), key=_natural_order)
-        if unseen := sorted(set(self.labels) - found["data.train"]):
-            parts["data.train"].report.notes.append(f"labels that only other parts have: {', '.join(unseen)}")
+        # a test has no say in what the model is: a label that only it has is always missed
+        self.labels = sorted(found["data.train"] | found["data.validation"], key=_natural_order)
+        for name, part in parts.items():
+            known = found["data.train"] if name == "data.validation" else set(self.labels)
+            if unseen := sorted(found[name] - known):
+                part.report.notes.append(f"labels that training never sees: {', '.join(unseen)}")
+        if len(self.labels) < 2:
+            raise ValueError(
+                f"{parts['data.train'].report.name} has one label only, {self.labels[0]!r}; a classifier needs two or more."
+            )
+        self._take_order_of_start()
         self.number_of = {label: number for number, label in enumerate(self.labels)}
 
-    def labels_in(self, dataset: "Dataset") -> Any:
+    def _take_order_of_start(self) -> None:
+        """A classifier that is trained on keeps the numbers of its labels."""
+        if self.recipe.start_from is None:
+            return
+        begun = AutoConfig.from_pretrained(self.recipe.start_from)
+        if self.head.__name__ not in (begun.architectures or []):
+            return
+        names = [begun.id2label[number] for number in range(begun.num_labels)]
+        if sorted(names) != sorted(self.labels):
+            raise RecipeError(
+                f"start_from: {self.recipe.start_from} is a classifier of the labels {_some(names)}, but the data has "
+                f"{_some(self.labels)}; start from the language model it came from, or from data with its labels."
+            )
+        self.labels = names
+
+    def labels_in(self, dataset: "Dataset") -> Iterable[str]:
         """All labels of a data set, with repetitions."""
         return dataset["label"]
 
@@ -69,13 +100,15 @@ class Classification(TextTask):
         return model
 
     def purpose(self) -> str:
-        language = f" in {self.recipe.data.language}" if self.recipe.data.language else ""
-        labels = ", ".join(self.labels[:20]) + (", ..." if len(self.labels) > 20 else "")
-        return f"to give {self.labelled}{language} one of {len(self.labels)} labels: {labels}"
+        return f"to give {self.labelled}{self.in_language} one of {len(self.labels)} labels: {_some(self.labels)}"
 
 
 def _natural_order(label: str) -> tuple[int, str]:
     return (int(label) if label.isdecimal() else -1, label)
+
+
+def _some(labels: list[str]) -> str:
+    return ", ".join(labels[:20]) + (", ..." if len(labels) > 20 else "")
 
 
 class SequenceClassification(Classification):
@@ -85,7 +118,7 @@ class SequenceClassification(Classification):
     head = VanillaTransformerForSequenceClassification
     training_defaults = {**Classification.training_defaults, "metric_for_best_model": "accuracy"}
     scores = ("accuracy", "macro_f1", "loss")
-    noun = "texts"
+    curves = (("accuracy", "accuracy (%)", 100), ("macro_f1", "macro F1 (%)", 100))
     labelled = "texts"
     problem_type = "single_label_classification"
     pipeline_tag = "text-classification"
@@ -98,36 +131,36 @@ class SequenceClassification(Classification):
     def load(self, specification: TextData) -> "tuple[Dataset, DataReport]":
         return load_labelled_texts(specification)
 
-    def encode(self, part: Part) -> _LabelledRows:
+    def encode(self, part: Part) -> LabelledRows:
         limit = self.recipe.data.max_length
         rows, cut = [], 0
         for batch in part.dataset.iter(batch_size=1000):
-            whole = self.tokenizer(batch["text"], verbose=False)["input_ids"]
-            encoded = self.tokenizer(batch["text"], truncation=True, max_length=limit)["input_ids"]
-            cut += sum(len(ids) > limit for ids in whole)
-            rows += [
-                {"input_ids": ids, "labels": self.number_of[label]}
-                for ids, label in zip(encoded, batch["label"], strict=True)
-            ]
+            encoded = self.tokenizer(batch["text"], verbose=False)["input_ids"]
+            for text, ids, label in zip(batch["text"], encoded, batch["label"], strict=True):
+                if len(ids) > limit:
+                    cut += 1
+                    ids = self.tokenizer(text, truncation=True, max_length=limit)["input_ids"]
+                rows.append({"input_ids": ids, "labels": self.number_of.get(label, IGNORED)})
         if cut:
             part.report.notes.append(f"{cut:,} texts cut to their first {limit} tokens (data.max_length)")
-        return _LabelledRows(rows)
+            self.tokenizer.backend_tokenizer.no_truncation()  # else it would be saved with the tokenizer
+        return LabelledRows(rows, list(part.dataset["label"]))
 
     @staticmethod
     def reduced_logits(logits: Any, labels: Any) -> torch.Tensor:
+        """(B, 2): the class, and the cross entropy."""
         logits = logits[0] if isinstance(logits, tuple) else logits  # an encoder-decoder gives more than logits
-        losses = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none")
-        return torch.stack([logits.argmax(-1).double(), losses.double()], dim=1)
+        losses = torch.nn.functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="none")
+        return torch.stack([logits.argmax(-1).float(), losses], dim=1)
 
-    def metrics(self, prediction: EvalPrediction) -> dict[str, float]:
-        from sklearn.metrics import f1_score
-
+    def metrics(self, prediction: EvalPrediction, names: list[Any]) -> dict[str, float]:
         predicted, losses = np.asarray(prediction.predictions).T
-        right = np.asarray(prediction.label_ids)
+        outputs = [self.labels[int(number)] for number in predicted]
+        known = [name in self.number_of for name in names]
         return {
-            "accuracy": float((predicted == right).mean()),
-            "macro_f1": float(f1_score(right, predicted, average="macro", zero_division=0)),
-            "loss": float(losses.mean()),
+            "accuracy": float(np.mean([output == name for output, name in zip(outputs, names, strict=True)])),
+            "macro_f1": float(f1_score(names, outputs, average="macro", zero_division=0)),
+            "loss": float(losses[known].mean()) if any(known) else float("nan"),
         }
 
     def score_line(self, scores: dict[str, Any]) -> str:
@@ -150,13 +183,15 @@ class TokenClassification(Classification):
 
     Sentences come as tokens, and are read as the text that they give with spaces between, as a text of that kind is
     read later. The first piece of each token carries its tag. Tags of the IOB kind are scored as chunks by seqeval,
-    others one by one.
+    others one by one. A tokenizer of kind wordpiece lets transformers' pipeline tell where tokens begin; with others it
+    has to guess, and may take a space for a token.
     """
 
     name = "token-classification"
     head = VanillaTransformerForTokenClassification
     training_defaults = {**Classification.training_defaults, "metric_for_best_model": "f1"}
     scores = ("f1", "precision", "recall", "accuracy", "loss")
+    curves = (("f1", "F1 (%)", 100), ("accuracy", "accuracy of tokens (%)", 100))
     noun = "sentences"
     labelled = "tokens"
     pipeline_tag = "token-classification"
@@ -171,10 +206,10 @@ class TokenClassification(Classification):
     def load(self, specification: TextData) -> "tuple[Dataset, DataReport]":
         return load_tagged_tokens(specification)
 
-    def labels_in(self, dataset: "Dataset") -> Any:
+    def labels_in(self, dataset: "Dataset") -> Iterable[str]:
         return (tag for tags in dataset["tags"] for tag in tags)
 
-    def texts(self, dataset: "Dataset") -> Any:
+    def texts(self, dataset: "Dataset") -> Iterable[str]:
         return (" ".join(tokens) for tokens in dataset["tokens"])
 
     @property
@@ -182,9 +217,9 @@ class TokenClassification(Classification):
         """Whether the tags mark chunks of several tokens."""
         return all(CHUNK_TAG.fullmatch(label) for label in self.labels)
 
-    def encode(self, part: Part) -> _LabelledRows:
+    def encode(self, part: Part) -> LabelledRows:
         limit = self.recipe.data.max_length
-        rows = []
+        rows, names = [], []
         for batch in part.dataset.iter(batch_size=1000):
             texts = [" ".join(tokens) for tokens in batch["tokens"]]
             encoded = self.tokenizer(texts, return_offsets_mapping=True, verbose=False)
@@ -194,38 +229,43 @@ class TokenClassification(Classification):
                     part.report.drop(f"sentence longer than {limit} tokens (data.max_length)", batch["id"][number])
                     continue
                 words = encoded_words(texts[number], offsets)
-                rows.append({"input_ids": ids, "labels": first_pieces(words, [self.number_of[tag] for tag in tags])})
+                labels = first_pieces(words, [self.number_of.get(tag, IGNORED) for tag in tags])
+                rows.append({"input_ids": ids, "labels": labels})
+                names.append(first_pieces(words, tags))
         if not rows:
             raise ValueError("No sentence is short enough. " + "; ".join(x.strip() for x in part.report.lines()))
-        return _LabelledRows(rows)
+        return LabelledRows(rows, names)
 
     @staticmethod
-    def reduced_logits(logits: Any, labels: Any) -> torch.Tensor:
-        return logits.argmax(-1)
+    def reduced_logits(logits: Any, labels: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """(B, T): the tags, and (B, 2): the summed cross entropy and the number of labels."""
+        losses = torch.nn.functional.cross_entropy(
+            logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none"
+        )
+        counts = (labels != IGNORED).sum(1)
+        return logits.argmax(-1), torch.stack([losses.sum(1), counts.float()], dim=1)
 
-    def metrics(self, prediction: EvalPrediction) -> dict[str, float]:
-        predicted, right = np.asarray(prediction.predictions), np.asarray(prediction.label_ids)
-        kept = right != IGNORED
-        rows = [
-            ([self.labels[i] for i in p[k]], [self.labels[i] for i in r[k]])
-            for p, r, k in zip(predicted, right, kept, strict=True)
+    def metrics(self, prediction: EvalPrediction, names: list[Any]) -> dict[str, float]:
+        predicted, losses = prediction.predictions
+        references = [[tag for tag in row if tag != IGNORED] for row in names]
+        outputs = [
+            [self.labels[int(tag)] for tag, name in zip(found, row, strict=False) if name != IGNORED]
+            for found, row in zip(predicted, names, strict=True)
         ]
-        outputs, references = [row[0] for row in rows], [row[1] for row in rows]
-        accuracy = float((predicted == right)[kept].mean())
+        right, given = ([tag for row in rows for tag in row] for rows in (references, outputs))
         if self.are_chunks:
-            from seqeval.metrics import f1_score, precision_score, recall_score
-
-            precision, recall, f1 = (
-                float(score(references, outputs, zero_division=0))
-                for score in (precision_score, recall_score, f1_score)
-            )
+            precision, recall, f1 = chunk_scores(references, outputs)
         else:
-            from sklearn.metrics import precision_recall_fscore_support
-
-            flat = ([tag for row in rows for tag in row] for rows in (references, outputs))
-            found = precision_recall_fscore_support(*flat, average="macro", zero_division=0)
+            found = precision_recall_fscore_support(right, given, average="macro", zero_division=0)
             precision, recall, f1 = (float(value) for value in found[:3])
-        return {"precision": precision, "recall": recall, "f1": f1, "accuracy": accuracy}
+        total, count = np.asarray(losses, dtype=np.float64).sum(axis=0)
+        return {
+            "precision": precision,
+            "recall": recall,
+            "f1": f1,
+            "accuracy": float(np.mean([r == g for r, g in zip(right, given, strict=True)])),
+            "loss": float(total / max(count, 1)),
+        }
 
     def score_line(self, scores: dict[str, Any]) -> str:
         kind = "chunk F1" if self.are_chunks else "macro F1"
@@ -247,18 +287,34 @@ class TokenClassification(Classification):
         return [("f1", kind, scores["f1"]), ("accuracy", "accuracy of tokens", scores["accuracy"])]
 
 
+def chunk_scores(references: list[list[str]], outputs: list[list[str]]) -> tuple[float, float, float]:
+    """Precision, recall and F1 of whole chunks, by seqeval; tags of the BILOU kind are read as IOBES."""
+    from seqeval.metrics import f1_score, precision_score, recall_score
+
+    if any(tag.startswith(("L-", "U-")) for row in references for tag in row):
+        iobes = {"L": "E", "U": "S"}
+        references, outputs = (
+            [[iobes.get(tag[0], tag[0]) + tag[1:] for tag in row] for row in rows] for rows in (references, outputs)
+        )
+    scores = (precision_score, recall_score, f1_score)
+    precision, recall, f1 = (float(score(references, outputs, zero_division=0)) for score in scores)
+    return precision, recall, f1
+
+
 def encoded_words(text: str, offsets: list[tuple[int, int]]) -> list[int | None]:
-    """Which word of a text, words being divided by spaces, each piece belongs to; None for special tokens."""
+    """Which word of a text, words being divided by spaces, each piece belongs to; None for special tokens and spaces."""
     word_at = np.cumsum([character == " " for character in text])
     # by the last character: the first may be the space before the word
-    return [None if end <= start else int(word_at[end - 1]) for start, end in offsets]
+    return [int(word_at[end - 1]) if text[start:end].strip(" ") else None for start, end in offsets]
 
 
-def first_pieces(words: list[int | None], tags: list[int]) -> list[int]:
+def first_pieces(words: list[int | None], tags: list[Any]) -> list[Any]:
     """The tag of each word at its first piece, -100 elsewhere."""
-    labels, seen = [], -1
+    labels, last = [], -1
     for word in words:
-        new = word is not None and word > seen
-        labels.append(tags[word] if new and word is not None else IGNORED)
-        seen = word if new and word is not None else seen
+        if word is None or word <= last:
+            labels.append(IGNORED)
+        else:
+            labels.append(tags[word])
+            last = word
     return labels

@@ -10,6 +10,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData, load_texts
 from vanilla_transformer.modeling_vanilla_transformer import (
+    IGNORED,
     VanillaTransformerForCausalLM,
     VanillaTransformerForMaskedLM,
 )
@@ -21,39 +22,44 @@ if TYPE_CHECKING:
 
 __all__ = ["CausalLanguageModeling", "MaskedLanguageModeling", "MaskedRows", "NextTokenRows"]
 
-IGNORED = -100
-
 
 class _TextRows(RowsOfTokens):
     """Texts by themselves, or blocks of one length cut from all texts one after another.
 
-    In training the cuts are at other places in each epoch. Every block is full, so a few tokens at the end are left over.
+    In training the cuts are at other places in each epoch and every block is full, so a few tokens at the ends are left
+    over; in evaluations the cuts begin at the first token and the last block may be short.
 
     Args:
         texts: the tokens of each text, special tokens included.
         block_size: number of tokens of a block; None for texts by themselves.
-        seed: together with the epoch fixes all that is random; None in evaluations, whose cuts begin at the first token.
-        overlap: tokens that a block shares with the next.
+        seed: together with the epoch fixes all that is random; None in evaluations.
+        overlap: tokens that a row shares with what follows it.
 
     Raises:
-        ValueError: where there are fewer tokens than two blocks need.
+        ValueError: where there are too few tokens for a block.
     """
 
     def __init__(self, texts: list[np.ndarray], block_size: int | None, seed: int | None, overlap: int = 0):
-        self.texts, self.block_size, self.seed, self.overlap = texts, block_size, seed, overlap
-        self.epoch = 0
+        self.block_size, self.seed, self.overlap, self.epoch = block_size, seed, overlap, 0
+        self.stream = np.concatenate(texts).astype(np.int32)
         if block_size is None:
+            ends = np.cumsum([len(text) for text in texts])
+            self.starts = ends - [len(text) for text in texts]
             super().__init__([len(text) - overlap for text in texts])
             return
-        self.stream = np.concatenate(texts)
-        # with room for the first cut anywhere within a block, so that the number of blocks never changes
-        room = len(self.stream) - overlap - (0 if seed is None else block_size - 1)
-        if room < block_size:
+        room = len(self.stream) - overlap
+        if room < (1 if seed is None else 2 * block_size - 1):
             raise ValueError(
                 f"{len(self.stream)} tokens are too few for blocks of data.block_size={block_size}; lower it, or give "
                 "more text."
             )
-        super().__init__([block_size] * (room // block_size))
+        if seed is None:
+            lengths = [min(block_size, room - start) for start in range(0, room, block_size)]
+        else:
+            # with room for the first cut anywhere within a block, so that the number of blocks never changes
+            lengths = [block_size] * ((room - block_size + 1) // block_size)
+        self.starts = np.arange(len(lengths)) * block_size
+        super().__init__(lengths)
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -64,26 +70,36 @@ class _TextRows(RowsOfTokens):
 
     def tokens(self, index: int) -> np.ndarray:
         """(T,) tokens of a row, with the overlap."""
-        if self.block_size is None:
-            return self.texts[index]
-        first = 0 if self.seed is None else int(self.random().integers(self.block_size))
-        start = first + index * self.block_size
-        return self.stream[start : start + self.block_size + self.overlap]
+        moved = 0 if self.seed is None or self.block_size is None else int(self.random().integers(self.block_size))
+        start = int(self.starts[index]) + moved
+        return self.stream[start : start + int(self.lengths[index]) + self.overlap].astype(np.int64)
 
 
 class NextTokenRows(_TextRows):
     """Rows for a causal language model: `input_ids`, and in `shift_labels` the token that follows each.
 
     A block of T tokens is compared with T following tokens, so every token of the text is predicted once an epoch.
+
+    Args:
+        bos_token_id: begins a text and is not predicted: after the end of a text nothing else could come.
     """
 
-    def __init__(self, texts: list[np.ndarray], block_size: int | None = None, seed: int | None = None):
+    def __init__(
+        self,
+        texts: list[np.ndarray],
+        block_size: int | None = None,
+        seed: int | None = None,
+        bos_token_id: int | None = None,
+    ):
         super().__init__(texts, block_size, seed, overlap=1)
+        self.bos_token_id = bos_token_id
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
         tokens = self.tokens(index)
+        following = tokens[1:].copy()
+        following[following == self.bos_token_id] = IGNORED
         # Trainer counts what the loss is shared by only where there are `labels`; the model then reads `shift_labels`
-        return {"input_ids": tokens[:-1], "labels": tokens[:-1], "shift_labels": tokens[1:]}
+        return {"input_ids": tokens[:-1], "labels": tokens[:-1], "shift_labels": following}
 
 
 class MaskedRows(_TextRows):
@@ -132,7 +148,7 @@ class LanguageModeling(TextTask):
 
     training_defaults = {**TextTask.training_defaults, "metric_for_best_model": "loss"}
     data_fields = TextTask.data_fields | {"block_size"}
-    noun = "tokens"
+    curves = (("accuracy", "accuracy of tokens (%)", 100),)
 
     def load(self, specification: TextData) -> "tuple[Dataset, DataReport]":
         return load_texts(specification)
@@ -164,9 +180,9 @@ class LanguageModeling(TextTask):
         )
         counted = right != IGNORED
         hits = (logits.argmax(-1) == right) & counted
-        return torch.stack([losses.sum(1).double(), counted.sum(1).double(), hits.sum(1).double()], dim=1)
+        return torch.stack([losses.sum(1), counted.sum(1).float(), hits.sum(1).float()], dim=1)
 
-    def metrics(self, prediction: EvalPrediction) -> dict[str, float]:
+    def metrics(self, prediction: EvalPrediction, names: list[Any]) -> dict[str, float]:
         """Means over all labels, not over batches, whose number of labels differs."""
         loss, count, hits = np.asarray(prediction.predictions, dtype=np.float64).sum(axis=0)
         mean = float(loss / max(count, 1))
@@ -174,13 +190,8 @@ class LanguageModeling(TextTask):
             "loss": mean,
             "perplexity": math.exp(min(mean, 700.0)),
             "accuracy": float(hits / max(count, 1)),
-            "count": int(count),
+            "tokens": int(count),
         }
-
-    def score(self, trainer: Any, part: Part) -> dict[str, Any]:
-        found = trainer.predict(self.evaluation_data(part.rows), metric_key_prefix="score").metrics
-        scores = {name: round(float(found[f"score_{name}"]), 4) for name in ("loss", "perplexity", "accuracy")}
-        return scores | {self.noun: found["score_count"]}
 
 
 class CausalLanguageModeling(LanguageModeling):
@@ -206,14 +217,16 @@ class CausalLanguageModeling(LanguageModeling):
 
     def encode(self, part: Part) -> NextTokenRows:
         seed = self.recipe.seed if part.name == "data.train" else None
-        return NextTokenRows(self.tokenized(part), self.recipe.data.block_size, seed)
+        begin, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        return NextTokenRows(
+            self.tokenized(part), self.recipe.data.block_size, seed, bos_token_id=None if begin == end else begin
+        )
 
     def score_line(self, scores: dict[str, Any]) -> str:
         return f"cross entropy {scores['loss']:.4f} nats a token  perplexity {scores['perplexity']:.2f}  ({scores['tokens']:,} tokens)"
 
     def purpose(self) -> str:
-        language = f" in {self.recipe.data.language}" if self.recipe.data.language else ""
-        return f"to continue texts{language}"
+        return f"to continue texts{self.in_language}"
 
     def use(self) -> str:
         return (
@@ -266,15 +279,14 @@ class MaskedLanguageModeling(LanguageModeling):
         )
 
     def purpose(self) -> str:
-        language = f" in {self.recipe.data.language}" if self.recipe.data.language else ""
-        return f"to fill in hidden tokens of texts{language}"
+        return f"to fill in hidden tokens of texts{self.in_language}"
 
     def use(self) -> str:
         return (
             "import vanilla_transformer  # makes the model type known to transformers\n"
             "from transformers import AutoModelForMaskedLM, AutoTokenizer\n\n"
             'model, tokenizer = AutoModelForMaskedLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")\n'
-            'inputs = tokenizer(["A text with a<mask> word."], return_tensors="pt")\n'
+            f'inputs = tokenizer(["A text with a{self.tokenizer.mask_token} word."], return_tensors="pt")\n'
             "print(tokenizer.batch_decode(model(**inputs).logits.argmax(-1)))"
         )
 

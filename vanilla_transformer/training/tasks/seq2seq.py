@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import (
-    AutoTokenizer,
     DataCollatorForSeq2Seq,
     PreTrainedTokenizerBase,
     Seq2SeqTrainingArguments,
@@ -21,7 +20,7 @@ from vanilla_transformer.generation.translate import TARGET_TOKENIZER, Translato
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.tokenization import train_tokenizer
 from vanilla_transformer.training.metrics import GenerationMetrics, score_texts
-from vanilla_transformer.training.tasks.task import TRAINING_DEFAULTS, Part, ScoreColumn, Task
+from vanilla_transformer.training.tasks.task import TRAINING_DEFAULTS, Part, ScoreColumn, Task, load_tokenizer
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
 
 if TYPE_CHECKING:
@@ -57,6 +56,10 @@ class Seq2Seq(Task):
     generates = True
     data_fields = frozenset({"source_language", "target_language", "max_source_length", "max_target_length"})
     tokenizer_fields = frozenset({"shared"})
+    part_fields = frozenset({field.name for field in fields(ParallelData)})
+    generation_fields = frozenset({"length_penalty_form", "max_length_over_source"})
+    curves = (("bleu", "BLEU", 1), ("chrf", "chrF", 1), ("exact_match", "exact match (%)", 100))
+    noun = "pairs"
     scores = ("bleu", "chrf", "exact_match", "loss")
     pipeline_tag = "translation"
     score_columns = (
@@ -81,10 +84,6 @@ class Seq2Seq(Task):
         languages = {"source_language": data.source_language, "target_language": data.target_language}
         return ParallelData(**{**languages, **values})
 
-    @classmethod
-    def specification_fields(cls) -> set[str]:
-        return {field.name for field in fields(ParallelData)}
-
     def load(self, specification: ParallelData) -> "tuple[Dataset, DataReport]":
         return load_parallel(specification)
 
@@ -92,9 +91,9 @@ class Seq2Seq(Task):
         section = self.recipe.tokenizer
         ready = ready or section.path or self.recipe.start_from
         if ready is not None:
-            self.tokenizer = self.target_tokenizer = AutoTokenizer.from_pretrained(ready)
+            self.tokenizer = self.target_tokenizer = load_tokenizer(ready)
             if (separate := Path(ready) / TARGET_TOKENIZER).is_dir():
-                self.target_tokenizer = AutoTokenizer.from_pretrained(separate)
+                self.target_tokenizer = load_tokenizer(separate)
             return
 
         def trained(*columns: str) -> PreTrainedTokenizerBase:
@@ -178,7 +177,7 @@ class Seq2Seq(Task):
 
     @property
     def longest_text(self) -> int:
-        return self.recipe.data.max_source_length
+        return max(self.recipe.data.max_source_length, self.recipe.data.max_target_length)
 
     def purpose(self) -> str:
         languages = [code for code in (self.recipe.data.source_language, self.recipe.data.target_language) if code]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoTokenizer,
     EvalPrediction,
@@ -20,8 +21,8 @@ from transformers.utils import logging
 from vanilla_transformer.data.preparation import iterate_texts
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData
-from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
-from vanilla_transformer.tokenization import train_character_tokenizer, train_tokenizer
+from vanilla_transformer.modeling_vanilla_transformer import IGNORED, VanillaTransformerPreTrainedModel
+from vanilla_transformer.tokenization import train_character_tokenizer, train_tokenizer, train_wordpiece_tokenizer
 from vanilla_transformer.training import RecipeError
 from vanilla_transformer.training.trainer import TokenTrainer
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from vanilla_transformer.training.recipe import Recipe
 
-__all__ = ["TRAINING_DEFAULTS", "PadRows", "Part", "RowsOfTokens", "ScoreColumn", "Task", "TextTask"]
+__all__ = ["TRAINING_DEFAULTS", "PadRows", "Part", "RowsOfTokens", "ScoreColumn", "Task", "TextTask", "load_tokenizer"]
 
 
 # Adam as in section 5.3, and what every run of this package needs
@@ -83,6 +84,10 @@ class Task(ABC):
             not set them.
         data_fields: of the recipe's data section, beside those that all tasks have.
         tokenizer_fields: of the tokenizer section, likewise.
+        part_fields: of the description of a part of the data.
+        generation_fields: of this package's own generation settings, those that mean something.
+        curves: scores of an evaluation to be drawn: their keys, labels and scales.
+        noun: what the examples are called, in the plural.
         scores: of an evaluation, by which the best checkpoint can be chosen; "loss" is better when lower.
         pipeline_tag: of the Hub.
         score_columns: of the card's table.
@@ -100,6 +105,10 @@ class Task(ABC):
     generates: ClassVar[bool] = False
     data_fields: ClassVar[frozenset[str]] = frozenset()
     tokenizer_fields: ClassVar[frozenset[str]] = frozenset()
+    part_fields: ClassVar[frozenset[str]]
+    generation_fields: ClassVar[frozenset[str]] = frozenset({"length_penalty_form"})
+    curves: ClassVar[tuple[tuple[str, str, float], ...]] = ()
+    noun: ClassVar[str]
     scores: ClassVar[tuple[str, ...]]
     pipeline_tag: ClassVar[str]
     score_columns: ClassVar[tuple[ScoreColumn, ...]]
@@ -117,11 +126,6 @@ class Task(ABC):
         Raises:
             ValueError: for a value of the wrong type, or a description that contradicts itself.
         """
-
-    @classmethod
-    @abstractmethod
-    def specification_fields(cls) -> set[str]:
-        """Names of the fields of `specification`."""
 
     @abstractmethod
     def load(self, specification: Any) -> "tuple[Dataset, DataReport]":
@@ -185,11 +189,21 @@ class Task(ABC):
         level = logging.get_verbosity()
         logging.set_verbosity_error()  # it would warn of the new head, which is what this is for
         try:
-            model, found = self.head.from_pretrained(start, config=config, output_loading_info=True)
-        except (ValueError, RuntimeError) as error:
-            raise RecipeError(f"start_from: the weights of {start} do not fit the recipe's model: {error}") from error
+            model, found = self.head.from_pretrained(
+                start, config=config, output_loading_info=True, ignore_mismatched_sizes=True
+            )
+        except SafetensorError as error:
+            raise RecipeError(f"start_from: the weights in {start} are damaged ({error}); copy them again.") from error
+        except OSError as error:
+            raise RecipeError(f"start_from: {start} holds no weights: {str(error).partition(chr(10))[0]}") from error
         finally:
             logging.set_verbosity(level)
+        body = [key for key in found["missing_keys"] if key.startswith(f"{model.base_model_prefix}.")]
+        misfits = sorted(key for key, *_ in found["mismatched_keys"]) or sorted(body)
+        if misfits:
+            raise RecipeError(
+                f"start_from: the weights in {start} are not those of its config: {misfits[0]} does not fit."
+            )
         for word, keys in (("new", found["missing_keys"]), ("left behind", found["unexpected_keys"])):
             if keys:
                 say(f"starting from {start}, {word}: {', '.join(sorted(keys))}")
@@ -222,7 +236,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def longest_text(self) -> int:
-        """The number of tokens of the longest text that training may have seen."""
+        """The number of tokens of the longest text that training may have seen; of a side, where there are two."""
 
     @abstractmethod
     def purpose(self) -> str:
@@ -242,7 +256,7 @@ class PadRows:
     """Rows of lists to a batch of tensors, each list padded on the right to the longest of the batch.
 
     Args:
-        pad_token_id: fills `input_ids`; `attention_mask` is filled with 0, labels with -100. Single numbers are stacked.
+        pad_token_id: fills `input_ids`; labels are filled with -100. Single numbers are stacked.
     """
 
     pad_token_id: int
@@ -251,17 +265,28 @@ class PadRows:
         batch = {}
         for name, first in rows[0].items():
             values = [row[name] for row in rows]
-            if isinstance(first, (int, float)):
+            if isinstance(first, int):
                 batch[name] = torch.tensor(values)
                 continue
-            filler = {"input_ids": self.pad_token_id, "attention_mask": 0}.get(name, -100)
+            filler = self.pad_token_id if name == "input_ids" else IGNORED
             tensors = [torch.as_tensor(value, dtype=torch.long) for value in values]
             batch[name] = torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=filler)
-        if "attention_mask" not in batch:
-            lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-            places = torch.arange(batch["input_ids"].shape[1])
-            batch["attention_mask"] = (places < lengths.unsqueeze(1)).long()
-        return batch
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        places = torch.arange(batch["input_ids"].shape[1])
+        return {**batch, "attention_mask": (places < lengths.unsqueeze(1)).long()}
+
+
+def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
+    """A tokenizer from a folder or the Hub.
+
+    Raises:
+        RecipeError: where there is none.
+    """
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RecipeError(f"{folder} holds no tokenizer that can be loaded: {reason}") from error
 
 
 class RowsOfTokens(torch.utils.data.Dataset):
@@ -290,22 +315,30 @@ class TextTask(Task):
     }
     data_fields = frozenset({"language", "max_length"})
     tokenizer_fields = frozenset({"kind"})
-    noun: ClassVar[str]
+    part_fields = frozenset({field.name for field in fields(TextData)}) - {"label"}
+    noun: ClassVar[str] = "texts"
 
     def specification(self, values: dict[str, Any]) -> TextData:
         return TextData(**values)
-
-    @classmethod
-    def specification_fields(cls) -> set[str]:
-        return {field.name for field in fields(TextData)}
 
     def prepare(self, parts: dict[str, Part], ready: str | Path | None) -> None:
         section = self.recipe.tokenizer
         ready = ready or section.path or self.recipe.start_from
         if ready is not None:
-            self.tokenizer = AutoTokenizer.from_pretrained(ready)
+            self.tokenizer = load_tokenizer(ready)
+            if self.tokenizer.pad_token_id is None:
+                raise RecipeError(f"the tokenizer in {ready} has no padding token; give it one and save it again.")
             return
         texts = self.texts(parts["data.train"].dataset)
+        if section.kind == "wordpiece":
+            self.tokenizer = train_wordpiece_tokenizer(
+                texts,
+                section.vocab_size,
+                min_frequency=section.min_frequency,
+                lowercase=section.lowercase,
+                **self.special_tokens,
+            )
+            return
         if section.kind == "characters":
             self.tokenizer = train_character_tokenizer(texts, lowercase=section.lowercase, **self.special_tokens)
             return
@@ -330,7 +363,7 @@ class TextTask(Task):
     def lengths(self, rows: Any) -> np.ndarray:
         return np.stack([rows.lengths, np.zeros_like(rows.lengths)], axis=1)
 
-    def evaluation_data(self, rows: RowsOfTokens, first: int | None = None) -> torch.utils.data.Dataset:
+    def evaluation_data(self, rows: RowsOfTokens, first: int | None = None) -> torch.utils.data.Subset:
         order = np.argsort(-rows.lengths[:first], kind="stable")
         return torch.utils.data.Subset(rows, order.tolist())
 
@@ -341,19 +374,40 @@ class TextTask(Task):
     def longest_text(self) -> int:
         return self.recipe.data.block_size or self.recipe.data.max_length
 
+    @property
+    def in_language(self) -> str:
+        """For sentences about the model."""
+        return f" in {self.recipe.data.language}" if self.recipe.data.language else ""
+
     def trainer_options(self, validation: Part) -> dict[str, Any]:
-        return {"compute_metrics": self.metrics, "preprocess_logits_for_metrics": self.reduced_logits}
+        names = self.names_of(self.evaluation_data(validation.rows, self.recipe.evaluation.sentences))
+        return {
+            "compute_metrics": lambda prediction: self.metrics(prediction, names),
+            "preprocess_logits_for_metrics": self.reduced_logits,
+        }
+
+    @staticmethod
+    def names_of(evaluated: torch.utils.data.Subset) -> list[Any]:
+        """The labels of evaluated rows as they stand in the data, where there are any."""
+        names = getattr(evaluated.dataset, "names", None)
+        return [] if names is None else [names[index] for index in evaluated.indices]
 
     @abstractmethod
-    def metrics(self, prediction: EvalPrediction) -> dict[str, float]:
-        """Scores of an evaluation."""
+    def metrics(self, prediction: EvalPrediction, names: list[Any]) -> dict[str, float]:
+        """Scores of an evaluation, by what `reduced_logits` gave and the labels of its rows."""
 
     @staticmethod
     @abstractmethod
-    def reduced_logits(logits: Any, labels: Any) -> torch.Tensor:
+    def reduced_logits(logits: Any, labels: Any) -> Any:
         """The little of a batch's logits that `metrics` needs, so that not all of them are kept."""
 
     def score(self, trainer: Trainer, part: Part) -> dict[str, Any]:
-        found = trainer.predict(self.evaluation_data(part.rows), metric_key_prefix="score").metrics or {}
-        scores = {name: round(float(found[f"score_{name}"]), 4) for name in self.scores}
-        return scores | {self.noun: len(part.rows)}
+        evaluated = self.evaluation_data(part.rows)
+        of_validation, trainer.compute_metrics = trainer.compute_metrics, None
+        try:
+            found = trainer.predict(evaluated)
+        finally:
+            trainer.compute_metrics = of_validation
+        names = self.names_of(evaluated)
+        scores = self.metrics(EvalPrediction(predictions=found.predictions, label_ids=found.label_ids), names)
+        return {self.noun: len(part.rows)} | {name: round(value, 4) for name, value in scores.items()}
