@@ -5,6 +5,7 @@ import math
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, 
 
 from runs import reversed_words
 from test_training import equal_weights, run, weights
+from tiny import tiny_model
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens, load_texts
 from vanilla_transformer.tokenization import train_tokenizer
 from vanilla_transformer.training.averaging import find_checkpoints
@@ -67,7 +69,7 @@ def recipe(folder, task, **more):
         "task": task,
         "output_dir": str(folder / "run"),
         "data": {"language": "en", "train": data["train"], "validation": data["validation"]},
-        "tokenizer": {"vocab_size": 280},
+        "tokenizer": {"vocab_size": 60 if task == "token-classification" else 280},
         "model": {
             "preset": "transformer-tiny",
             "hidden_size": 16,
@@ -186,7 +188,9 @@ def test_texts_of_every_kind(tmp_path):
     plain.write_bytes(b"one\n\ntwo \xff\nthree\n")
     data, report = load_texts(TextData(path=plain))
     assert data["text"] == ["one", "three"] and data["id"] == [1, 4]
-    assert "dropped 1: empty text (line 2)" in str(report) and "not valid utf-8 (line 3)" in str(report)
+    assert "dropped 1: empty text (line 2)" in str(
+        report
+    ) and "not valid utf-8; convert the file, or name its encoding (line 3)" in str(report)
     whole = tmp_path / "b.txt"
     whole.write_text("line 1\n\nline 2\n")
     assert load_texts(TextData(path=whole, unit="file"))[0]["text"] == ["line 1\n\nline 2\n"]
@@ -500,7 +504,8 @@ def test_eight_rows_are_four_and_four(tmp_path, task):
         ],
     )
     update = ["training.max_steps=1", "training.optim=sgd", "training.eval_strategy=no", "training.save_strategy=no"]
-    update += ["training.load_best_model_at_end=false", "tokenizer.vocab_size=261", "training.max_grad_norm=0"]
+    update += ["training.load_best_model_at_end=false", "training.max_grad_norm=0"]
+    update += [f"tokenizer.vocab_size={34 if task == 'token-classification' else 261}"]
     whole = run(values, [*update, "batches.max_sentences=8", "training.gradient_accumulation_steps=1"])
     first = weights(whole.folder)
     halves = run(values, [*update, "batches.max_sentences=4"], overwrite=True)
@@ -527,3 +532,91 @@ def test_pipelines_take_the_models_of_runs(tmp_path, task):
         assert len(use("red <mask> tree")) == 5
     else:
         assert use("red", max_new_tokens=3, do_sample=False)[0]["generated_text"].startswith("red")
+
+
+def test_the_pipeline_finds_the_chunks_that_were_scored(tmp_path):
+    """With a vocabulary that cuts words in pieces, and with words and characters that training never saw."""
+    values = recipe(tmp_path, "token-classification", overrides=["averaging.last=0"])
+    steps = [f"training.{name}=60" for name in ("max_steps", "eval_steps", "save_steps")]
+    rows = [[*text.split(), "?", "日本語", "dogs"] for text in sentences(16, 2)]
+    records = [{"tokens": row, "tags": tags_of(" ".join(row))} for row in rows]
+    write_lines(tmp_path / "unseen.jsonl", records)
+    result = run(values, steps)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tag = pipeline("token-classification", model=str(result.folder), aggregation_strategy="first")
+        found = tag([" ".join(row) for row in rows])
+    outputs = []
+    for row, entities in zip(rows, found, strict=True):
+        starts = np.cumsum([0, *(len(word) + 1 for word in row)])
+        tags = ["O"] * len(row)
+        for entity in entities:
+            first, last = np.searchsorted(starts, [entity["start"], entity["end"] - 1], side="right") - 1
+            assert (starts[first], starts[last] + len(row[last])) == (entity["start"], entity["end"])  # whole words
+            tags[first : last + 1] = ["B-" + entity["entity_group"]] + ["I-" + entity["entity_group"]] * (last - first)
+        outputs.append(tags)
+    references = [record["tags"] for record in records]
+    expected = result.metrics["test"]["unseen"]
+    assert expected["f1"] > 0.5
+    assert chunk_scores(references, outputs)[2] == pytest.approx(expected["f1"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda f: (f / "config.json").unlink(), "holds no config.json"),
+        (lambda f: (f / "config.json").write_text("[]"), "config.json of .* is damaged"),
+        (lambda f: (f / "tokenizer.json").write_text("{"), "holds no tokenizer that can be loaded"),
+        (lambda f: [path.unlink() for path in f.glob("tokenizer*")], "holds no tokenizer; save the one"),
+        (lambda f: (f / "model.safetensors").unlink(), "holds no weights"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"x" * 900), "are damaged"),
+    ],
+)
+def test_what_cannot_be_started_from_is_refused_in_one_sentence(tmp_path, damage, sentence):
+    tiny_model("encoder-only", vocab_size=280).save_pretrained(tmp_path / "start")
+    train_tokenizer(sentences(100, 0), 280, mask_token=True).save_pretrained(tmp_path / "start")
+    values = recipe(tmp_path / "run", "masked-lm", start_from=str(tmp_path / "start"))
+    values["model"] = {}
+    damage(tmp_path / "start")
+    with pytest.raises(RecipeError, match=sentence) as error:
+        run(values)
+    assert "\n" not in str(error.value) and "start" in str(error.value)
+
+
+def test_a_classifier_refuses_what_it_cannot_start_from_or_learn(tmp_path):
+    tiny_model(target_vocab_size=43).save_pretrained(tmp_path / "two")
+    values = recipe(tmp_path / "run", "sequence-classification", start_from=str(tmp_path / "two"))
+    values["model"] = {}
+    with pytest.raises(RecipeError, match="has separate vocabularies"):
+        run(values)
+    values = recipe(tmp_path / "run", "sequence-classification")
+    for name in ("train", "validation"):
+        write_lines(tmp_path / "run" / f"{name}.jsonl", [{"text": "dog", "label": "x"}] * 9)
+    with pytest.raises(ValueError, match="has one label only, 'x'"):
+        run(values, ["tokenizer.vocab_size=261"])
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("model.id2label={0: a}", "model.id2label follows from the data"),
+        ("model.num_labels=7", "model.num_labels follows from the data"),
+        ("training.gradient_accumulation_steps=0", "training.gradient_accumulation_steps=0 must be at least 1"),
+        ("batches.max_sentences=0", "batches.max_sentences=0 must be at least 1"),
+        ("max_minutes=0", "max_minutes=0.0 must be above 0"),
+        ("averaging.last=-3", "averaging.last=-3 must not be negative"),
+        ("data.train.text=-1", "text=-1 must not be negative"),
+        ("tokenizer.kind=characters", "tokenizer.vocab_size means nothing for tokenizer.kind=characters"),
+    ],
+)
+def test_values_that_cannot_be_are_refused_before_data_is_read(tmp_path, override, sentence):
+    values = recipe(tmp_path, "sequence-classification")
+    with pytest.raises(RecipeError) as error:
+        Recipe.from_dict(override_fields(values, [override]))
+    assert sentence in str(error.value)
+
+
+def test_the_parameters_said_are_those_there_are(tmp_path):
+    result = run(recipe(tmp_path, "token-classification"))
+    model = AutoModelForTokenClassification.from_pretrained(result.folder)
+    assert result.metrics["training"]["parameters"] == sum(p.numel() for p in model.parameters())

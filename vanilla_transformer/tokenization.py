@@ -12,6 +12,7 @@ The special tokens have fixed ids: `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, and 
 For separate source and target vocabularies, train one tokenizer on each side.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -94,7 +95,9 @@ def train_tokenizer(
         show_progress=show_progress,
     )
     backend.train_from_iterator(_checked(texts), trainer=trainer)
-    _check_size(backend, vocab_size, min_frequency)
+    reached = backend.get_vocab_size()
+    if reached != vocab_size:
+        raise ValueError(_too_few(reached, vocab_size, min_frequency))
     return _wrap(backend, add_bos=add_bos, add_eos=add_eos, mask_token=mask_token, model_max_length=model_max_length)
 
 
@@ -115,22 +118,56 @@ def train_wordpiece_tokenizer(
     with `##`. A word with a character that `texts` does not hold becomes `<unk>`. The arguments are those of
     `train_tokenizer`.
 
+    The same texts give the same tokenizer, which the trainer of `tokenizers` does not promise for this kind: so pieces
+    are found by its BPE, and the most frequent ones are taken, with all single characters.
+
     Raises:
         ValueError: there is no text, the texts cannot fill `vocab_size` entries, or their characters do not fit into it.
         TypeError: `texts` is one string or holds something else than strings.
     """
+    normalizer = normalizers.Lowercase() if lowercase else None
+    words: Counter[str] = Counter()
+    for text in _checked(texts):
+        words.update((normalizer.normalize_str(text) if normalizer else text).split())
+
+    finder = Tokenizer(models.BPE())
+    finder.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=min_frequency, show_progress=False)
+    finder.train_from_iterator((word for word, count in words.items() for _ in range(count)), trainer=trainer)
+    pieces: Counter[str] = Counter()
+    characters = set()
+    for word, count in words.items():
+        characters.update([word[0], *(f"##{character}" for character in word[1:])])
+        for piece, (start, _) in zip(*_pieces(finder, word), strict=True):
+            pieces[piece if start == 0 else f"##{piece}"] += count
+
     specials = _special_tokens(mask_token)
-    backend = Tokenizer(models.WordPiece(unk_token="<unk>", max_input_chars_per_word=200))
-    if lowercase:
-        backend.normalizer = normalizers.Lowercase()
+    entries = [*specials, *sorted(characters)]
+    frequent = sorted((p for p in pieces if p not in characters), key=lambda piece: (-pieces[piece], piece))
+    if len(entries) > vocab_size:
+        raise ValueError(
+            f"vocab_size={vocab_size} is too small: the special tokens and the characters of the texts, which begin a word or "
+            f"go on with one, need {len(entries)}, so ask for at least {len(entries)}."
+        )
+    entries += frequent[: vocab_size - len(entries)]
+    if len(entries) < vocab_size:
+        raise ValueError(_too_few(len(entries), vocab_size, min_frequency))
+    backend = Tokenizer(
+        models.WordPiece(
+            {entry: number for number, entry in enumerate(entries)}, unk_token="<unk>", max_input_chars_per_word=200
+        )
+    )
+    if normalizer:
+        backend.normalizer = normalizer
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.decoder = decoders.WordPiece(cleanup=False)
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=specials, show_progress=False
-    )
-    backend.train_from_iterator(_checked(texts), trainer=trainer)
-    _check_size(backend, vocab_size, min_frequency)
+    backend.add_special_tokens(specials)
     return _wrap(backend, add_bos=add_bos, add_eos=add_eos, mask_token=mask_token, model_max_length=model_max_length)
+
+
+def _pieces(backend: Tokenizer, word: str) -> tuple[list[str], list[tuple[int, int]]]:
+    encoded = backend.encode(word)
+    return encoded.tokens, encoded.offsets
 
 
 def train_character_tokenizer(
@@ -167,18 +204,11 @@ def train_character_tokenizer(
     return _wrap(backend, add_bos=add_bos, add_eos=add_eos, mask_token=mask_token, model_max_length=model_max_length)
 
 
-def _check_size(backend: Tokenizer, vocab_size: int, min_frequency: int) -> None:
-    reached = backend.get_vocab_size()
-    if reached > vocab_size:
-        raise ValueError(
-            f"vocab_size={vocab_size} is too small: the special tokens and the characters of the texts need {reached}, so ask "
-            "for at least that."
-        )
-    if reached < vocab_size:
-        raise ValueError(
-            f"The texts give only {reached} entries, not the vocab_size={vocab_size} asked for: ask for {reached} or "
-            f"fewer, train on more text, or lower min_frequency (now {min_frequency})."
-        )
+def _too_few(reached: int, vocab_size: int, min_frequency: int) -> str:
+    return (
+        f"The texts give only {reached} entries, not the vocab_size={vocab_size} asked for: ask for {reached} or "
+        f"fewer, train on more text, or lower min_frequency (now {min_frequency})."
+    )
 
 
 def _special_tokens(mask_token: bool) -> list[str]:

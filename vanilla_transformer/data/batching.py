@@ -71,10 +71,12 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         longest = int(self._longer.argmax())
         if self._longer[longest] > max_tokens:
             source, target = self.lengths[longest]
+            what = f"Pair {longest} ({source} source and {target} target tokens)"
+            if not self.lengths[:, 1].any():
+                what = f"Row {longest} ({source} tokens)"
             raise ValueError(
-                f"Pair {longest} ({source} source and {target} target tokens) exceeds the budget of "
-                f"max_tokens={max_tokens} on its own: raise max_tokens to at least {self._longer[longest]} or lower "
-                "the maximum lengths of the data."
+                f"{what} exceeds the budget of max_tokens={max_tokens} on its own: raise max_tokens to at least "
+                f"{self._longer[longest]} or lower the maximum lengths of the data."
             )
         self._bounds = self._cut(np.sort(self._longer)[::-1])
 

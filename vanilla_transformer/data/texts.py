@@ -93,6 +93,9 @@ class TextData:
             raise ValueError(f"unit={self.unit!r} must be 'line' or 'file'.")
         if self.unit == "file" and self.kind != "text":
             raise ValueError(f"unit='file' is for plain text files, not for {self.kind}.")
+        for name in ("text", "label"):
+            if isinstance(number := getattr(self, name), int) and number < 0:
+                raise ValueError(f"{name}={number} must not be negative: fields are counted from 0.")
         if self.portion is not None and not 0 <= self.portion[0] < self.portion[1] <= 1:
             raise ValueError(
                 f"portion={list(self.portion)} must be two shares that rise within 0 and 1, as in [0, 0.9]."
@@ -132,7 +135,8 @@ def _check_type(name: str, value: Any) -> None:
         wanted = "text"
         fits = isinstance(value, str) or (value is None and name not in ("unit", "encoding"))
     if not fits:
-        raise ValueError(f"{name}={value!r} must be {wanted}; YAML reads as text what stands in quotes.")
+        quotes = "" if name == "portion" else "; YAML reads as text what stands in quotes"
+        raise ValueError(f"{name}={value!r} must be {wanted}{quotes}.")
 
 
 class _Row(NamedTuple):
@@ -248,6 +252,8 @@ def _load(
         report.keep(*(value if isinstance(value, str) else "\x00".join(value) for value in result))
         for name, value in zip(names, (row.id, *result), strict=True):
             collected[name].append(value)
+    if not report.read and spec.portion is not None:
+        raise ValueError(f"{report.name} holds no row: the portion is too small.")
     if not report.kept:
         raise ValueError(f"No row can be used. {'; '.join(line.strip() for line in report.lines())}")
     return datasets.Dataset.from_dict(collected, features=datasets.Features(features)), report
@@ -307,7 +313,7 @@ def _rows(spec: TextData, columns: tuple[tuple[str, ...], ...], report: DataRepo
 
 
 def _undecodable(number: int, spec: TextData) -> _Row:
-    return _Row(number, fault=f"line is not valid {spec.encoding}")
+    return _Row(number, fault=f"line is not valid {spec.encoding}; convert the file, or name its encoding")
 
 
 def _whole_text(path: Path, encoding: str) -> str:

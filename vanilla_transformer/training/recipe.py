@@ -49,8 +49,8 @@ class TokenizerSection:
 
     Attributes:
         kind: "bpe", pieces of words, from which text comes back unchanged. For tasks on texts of one kind also "wordpiece",
-            pieces of what stands between spaces, which token-classification needs to tell words apart later; or
-            "characters".
+            pieces of what stands between spaces, from which token-classification can tell words apart later and which is
+            its default; or "characters".
         vocab_size: exact number of entries, special tokens included; of each side where they are separate.
         shared: for pairs: one vocabulary for both sides (section 5.1), or one each.
         min_frequency: pairs of symbols seen less often are not merged.
@@ -59,7 +59,7 @@ class TokenizerSection:
         path: a folder or Hub id of a ready tokenizer instead.
     """
 
-    kind: str = "bpe"
+    kind: str | None = None
     vocab_size: int = 10000
     shared: bool = True
     min_frequency: int = 2
@@ -251,6 +251,7 @@ class Recipe:
         # here and not where they are used, so that the recipe in a run's folder says all that the run depends on
         self.training = {**task.training_defaults, **self.training}
         self.training.setdefault("greater_is_better", self._best_score not in ("loss", "perplexity"))
+        self.tokenizer.kind = self.tokenizer.kind or task.tokenizer_kind
         preset = {} if self.start_from else {"preset": "transformer-base"}
         architecture = {} if self.start_from else {"architecture": task.architecture}
         self.model = {**preset, **architecture, **task.model_defaults, **self.model}
@@ -324,6 +325,9 @@ class Recipe:
         task = TASKS[self.task]
         self._check_sections(task)
         config_fields = {f.name for f in dataclasses.fields(VanillaTransformerConfig)}
+        for name in ("id2label", "label2id", "num_labels", "problem_type"):
+            if name in self.model:
+                raise RecipeError(f"model.{name} follows from the data; leave it out.")
         _known(self.model, config_fields | set(VanillaTransformerConfig.attribute_map) | {"preset"}, "model")
         self.config()
         training_fields = {f.name for f in dataclasses.fields(task.arguments_class)}
@@ -376,10 +380,16 @@ class Recipe:
             "data.max_target_length": self.data.max_target_length,
             "data.max_length": self.data.max_length,
             "data.block_size": self.data.block_size,
+            "batches.max_sentences": self.batches.max_sentences,
+            "training.gradient_accumulation_steps": self.training.get("gradient_accumulation_steps"),
         }
         for name, value in positive.items():
             if value is not None and value < 1:
                 raise RecipeError(f"{name}={value} must be at least 1.")
+        if self.max_minutes is not None and self.max_minutes <= 0:
+            raise RecipeError(f"max_minutes={self.max_minutes} must be above 0.")
+        if self.averaging.last < 0:
+            raise RecipeError(f"averaging.last={self.averaging.last} must not be negative.")
         self._check_lengths()
         if not 0 < self.data.masked_share < 1:
             raise RecipeError(f"data.masked_share={self.data.masked_share} must be between 0 and 1.")
@@ -420,7 +430,8 @@ class Recipe:
             ),
         ):
             for f in dataclasses.fields(values):
-                given = getattr(values, f.name) != getattr(type(values)(), f.name)
+                default = task.tokenizer_kind if f.name == "kind" else getattr(type(values)(), f.name)
+                given = getattr(values, f.name) != default
                 if given and f.name not in common | used:
                     raise RecipeError(f"{section}.{f.name} means nothing for task {task.name}; leave it out.")
         if self.start_from is not None and self.tokenizer.path is not None:
@@ -428,7 +439,7 @@ class Recipe:
                 "tokenizer.path cannot be given with start_from, which brings its tokenizer; leave it out."
             )
         without = {"characters": ("vocab_size", "min_frequency", "split_digits"), "wordpiece": ("split_digits",)}
-        for name in without.get(self.tokenizer.kind, ()):
+        for name in without.get(self.tokenizer.kind or "", ()):
             if getattr(self.tokenizer, name) != getattr(TokenizerSection(), name):
                 raise RecipeError(
                     f"tokenizer.{name} means nothing for tokenizer.kind={self.tokenizer.kind}; leave it out."
@@ -487,6 +498,11 @@ class Recipe:
             raise
         except ValueError as error:
             raise RecipeError(f"model: {error}") from error
+        if begun is not None and begun["target_vocab_size"] is not None and task.name != "seq2seq":
+            raise RecipeError(
+                f"start_from: {self.start_from} has separate vocabularies, of which task {task.name} could use one only; "
+                "start from a model with one."
+            )
         if begun is not None:
             changed = [n for n in begun if n not in _FREE_AT_START and getattr(config, n) != begun[n]]
             if changed:
@@ -512,6 +528,8 @@ class Recipe:
                 raise RecipeError(f"start_from: {start} {kind}; name the folder of a finished run or saved model.")
         try:
             begun = AutoConfig.from_pretrained(start)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise RecipeError(f"start_from: the config.json of {start} is damaged; copy it again.") from error
         except (OSError, ValueError) as error:
             reason = str(error).partition("\n")[0]
             raise RecipeError(f"start_from: {start} is no folder here, and as a Hub id it gives: {reason}") from error

@@ -74,7 +74,12 @@ def run_recipe(
     parts = {name: Part(name, *task.load(recipe.specification(name))) for name in recipe.data_parts()}
     task.prepare(parts, folder if checkpoint else None)
     for part in parts.values():
-        part.rows = task.encode(part)
+        try:
+            part.rows = task.encode(part)
+        except RecipeError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"{part.name}: {error}") from error
         say(str(part.report))
     train, validation = parts["data.train"], parts["data.validation"]
 
@@ -89,7 +94,7 @@ def run_recipe(
         f"{100 * sampler.padding_share():.1f} % padding"
     )
     model = task.model(say)
-    say(f"{model.config.num_parameters():,} parameters, {model.config.architecture}")
+    say(f"{model.num_parameters():,} parameters, {model.config.architecture}")
     # not before all else is known to be in order: this deletes a run that is overwritten
     if first_process:
         _clear_folder(folder, keep=resume)
@@ -262,7 +267,7 @@ def _training_facts(trainer: Any, train: Part) -> dict[str, Any]:
         "examples": len(train.rows),
         "tokens_per_second": sorted(speeds)[len(speeds) // 2] if speeds else None,
         "architecture": trainer.model.config.architecture,
-        "parameters": trainer.model.config.num_parameters(),
+        "parameters": trainer.model.num_parameters(),
         "processes": trainer.args.world_size,
     }
 

@@ -192,6 +192,7 @@ class TokenClassification(Classification):
     training_defaults = {**Classification.training_defaults, "metric_for_best_model": "f1"}
     scores = ("f1", "precision", "recall", "accuracy", "loss")
     curves = (("f1", "F1 (%)", 100), ("accuracy", "accuracy of tokens (%)", 100))
+    tokenizer_kind = "wordpiece"
     noun = "sentences"
     labelled = "tokens"
     pipeline_tag = "token-classification"

@@ -164,7 +164,9 @@ class LanguageModeling(TextTask):
                 if end is not None and (not ids or ids[-1] != end):
                     ids.append(end)
                 if limit is not None and len(ids) > limit:
-                    part.report.drop(f"text longer than {limit} tokens; block_size would cut it", row_id)
+                    part.report.drop(
+                        f"text longer than {limit} tokens (data.max_length; data.block_size would cut it)", row_id
+                    )
                 else:
                     texts.append(np.asarray(ids))
         if not texts:

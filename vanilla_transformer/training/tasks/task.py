@@ -84,6 +84,7 @@ class Task(ABC):
             not set them.
         data_fields: of the recipe's data section, beside those that all tasks have.
         tokenizer_fields: of the tokenizer section, likewise.
+        tokenizer_kind: of tokenizers, where the recipe does not choose another.
         part_fields: of the description of a part of the data.
         generation_fields: of this package's own generation settings, those that mean something.
         curves: scores of an evaluation to be drawn: their keys, labels and scales.
@@ -105,6 +106,7 @@ class Task(ABC):
     generates: ClassVar[bool] = False
     data_fields: ClassVar[frozenset[str]] = frozenset()
     tokenizer_fields: ClassVar[frozenset[str]] = frozenset()
+    tokenizer_kind: ClassVar[str] = "bpe"
     part_fields: ClassVar[frozenset[str]]
     generation_fields: ClassVar[frozenset[str]] = frozenset({"length_penalty_form"})
     curves: ClassVar[tuple[tuple[str, str, float], ...]] = ()
@@ -282,9 +284,11 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
     Raises:
         RecipeError: where there is none.
     """
+    if Path(folder).is_dir() and not any(Path(folder).glob("tokenizer*")):
+        raise RecipeError(f"{folder} holds no tokenizer; save the one that belongs to the model there.")
     try:
         return AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # `tokenizers` raises nothing more special for a damaged file
         reason = str(error).partition("\n")[0]
         raise RecipeError(f"{folder} holds no tokenizer that can be loaded: {reason}") from error
 
