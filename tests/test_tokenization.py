@@ -9,7 +9,13 @@ import sys
 import pytest
 from transformers import AutoTokenizer
 
-from vanilla_transformer.tokenization import MASK_TOKEN, SPECIAL_TOKENS, train_character_tokenizer, train_tokenizer
+from vanilla_transformer.tokenization import (
+    MASK_TOKEN,
+    SPECIAL_TOKENS,
+    train_character_tokenizer,
+    train_tokenizer,
+    train_wordpiece_tokenizer,
+)
 
 # Made from word lists, so that there is enough to merge and nothing to quote.
 _NOUNS = ["dog", "house", "river", "tree", "boy", "Hund", "Häuser", "Fluß", "арбуз", "лес", "小狗", "房子", "🙂"]
@@ -216,3 +222,27 @@ def test_lowercase_characters_are_all_known():
     text = "İSTANBUL ΟΔΟΣ"
     tokenizer = train_character_tokenizer([text], lowercase=True)
     assert tokenizer.unk_token_id not in tokenizer(text).input_ids
+
+
+def test_wordpiece_is_exact_and_the_same_for_the_same_texts(tmp_path):
+    texts = ["the lower the newer", "lowest newest widest", "the wider , the slower : it 's slow ."] * 3
+    tokenizer = train_wordpiece_tokenizer(texts, 45)
+    assert len(tokenizer) == 45
+    assert train_wordpiece_tokenizer(iter(reversed(texts)), 45).get_vocab() == tokenizer.get_vocab()
+    for text in texts:
+        encoded = tokenizer(text)
+        assert tokenizer.decode(encoded["input_ids"], skip_special_tokens=True) == text
+        pieces = tokenizer.tokenize(text)
+        # every word begins with a piece without ##, and no other piece does
+        assert sum(not piece.startswith("##") for piece in pieces) == len(text.split())
+    assert "the" in tokenizer.tokenize("the lowest")
+    assert tokenizer.tokenize("it 日本") == [*tokenizer.tokenize("it"), "<unk>"]
+    tokenizer.save_pretrained(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path)(texts)["input_ids"] == tokenizer(texts)["input_ids"]
+    assert train_wordpiece_tokenizer(["The THE"] * 3, 9, lowercase=True).tokenize("ThE") == ["the"]
+
+
+@pytest.mark.parametrize(("size", "sentence"), [(10, "is too small: .* need 17"), (900, "The texts give only")])
+def test_wordpiece_of_an_impossible_size_is_refused(size, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        train_wordpiece_tokenizer(["the lower the newer", "lowest newest widest"] * 3, size)

@@ -12,6 +12,7 @@ The special tokens have fixed ids: `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, and 
 For separate source and target vocabularies, train one tokenizer on each side.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
@@ -134,16 +135,25 @@ def train_wordpiece_tokenizer(
     finder.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=min_frequency, show_progress=False)
     finder.train_from_iterator((word for word, count in words.items() for _ in range(count)), trainer=trainer)
-    pieces: Counter[str] = Counter()
+    merges = json.loads(finder.to_str())["model"]["merges"]
+    parts = {"".join(pair): tuple(pair) for pair in reversed(merges)}
+    used: Counter[str] = Counter()
+    inner: Counter[str] = Counter()
     characters = set()
     for word, count in words.items():
         characters.update([word[0], *(f"##{character}" for character in word[1:])])
-        for piece, (start, _) in zip(*_pieces(finder, word), strict=True):
-            pieces[piece if start == 0 else f"##{piece}"] += count
+        encoded = finder.encode(word)
+        found = [(piece, start) for piece, (start, _) in zip(encoded.tokens, encoded.offsets, strict=True)]
+        used.update({_marked(*each): count for each in found})
+        inner.update({_marked(*each): count for each in _merged_from(found, parts)})
 
     specials = _special_tokens(mask_token)
     entries = [*specials, *sorted(characters)]
-    frequent = sorted((p for p in pieces if p not in characters), key=lambda piece: (-pieces[piece], piece))
+    frequent: list[str] = []
+    # what the words are cut into comes first; what that was merged from only fills up
+    for pieces in (used, inner):
+        more = set(pieces) - set(entries)
+        frequent += sorted(more - set(frequent), key=lambda piece: (-pieces[piece], piece))
     if len(entries) > vocab_size:
         raise ValueError(
             f"vocab_size={vocab_size} is too small: the special tokens and the characters of the texts, which begin a word or "
@@ -165,9 +175,20 @@ def train_wordpiece_tokenizer(
     return _wrap(backend, add_bos=add_bos, add_eos=add_eos, mask_token=mask_token, model_max_length=model_max_length)
 
 
-def _pieces(backend: Tokenizer, word: str) -> tuple[list[str], list[tuple[int, int]]]:
-    encoded = backend.encode(word)
-    return encoded.tokens, encoded.offsets
+def _marked(piece: str, start: int) -> str:
+    return piece if start == 0 else f"##{piece}"
+
+
+def _merged_from(found: list[tuple[str, int]], parts: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, int]]:
+    """What pieces that begin somewhere in a word were merged from, step by step, and where that begins."""
+    todo = list(found)
+    while todo:
+        piece, start = todo.pop()
+        if piece in parts:
+            first, second = parts[piece]
+            both = [(first, start), (second, start + len(first))]
+            yield from both
+            todo += both
 
 
 def train_character_tokenizer(

@@ -532,7 +532,8 @@ class Recipe:
             raise RecipeError(f"start_from: the config.json of {start} is damaged; copy it again.") from error
         except (OSError, ValueError) as error:
             reason = str(error).partition("\n")[0]
-            raise RecipeError(f"start_from: {start} is no folder here, and as a Hub id it gives: {reason}") from error
+            where = "" if Path(start).is_dir() else " is no folder here, and as a Hub id it"
+            raise RecipeError(f"start_from: {start}{where} holds no model of this package: {reason}") from error
         if not isinstance(begun, VanillaTransformerConfig):
             raise RecipeError(f"start_from: {start} is a {begun.model_type} model, not one of this package.")
         names = (f.name for f in dataclasses.fields(VanillaTransformerConfig))
