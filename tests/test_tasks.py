@@ -51,13 +51,13 @@ def write_lines(path, records):
     return str(path)
 
 
-def recipe(folder, task, **more):
+def recipe(folder, task, times=1, **more):
     """A recipe of a few updates for one of the tasks; its data stands in `folder`."""
     folder.mkdir(exist_ok=True)
     sizes = {"train": (150, 0), "validation": (21, 1), "unseen": (16, 2)}
     data = {}
     for name, (count, seed) in sizes.items():
-        texts = sentences(count, seed)
+        texts = sentences(times * count, seed)
         if task == "sequence-classification":
             records = [{"text": text, "label": label_of(text)} for text in texts]
         elif task == "token-classification":
@@ -365,10 +365,10 @@ run({killed!r})
 def test_classifiers_learn(tmp_path):
     """On data that a small model can learn to the last label: the labels and losses go where they belong."""
     longer = [f"training.{name}=300" for name in ("max_steps", "eval_steps", "save_steps")] + ["averaging.last=0"]
-    wider = ["model.dropout=0", "model.position_encoding=rope", "model.hidden_size=32", "training.learning_rate=0.003"]
+    wider = ["model.dropout=0", "model.position_encoding=rope", "model.hidden_size=32", "training.warmup_steps=30"]
     scores = {}
     for task in ("sequence-classification", "token-classification"):
-        scores |= {task: run(recipe(tmp_path / task, task), [*longer, *wider]).metrics["test"]["unseen"]}
+        scores |= {task: run(recipe(tmp_path / task, task, times=8), [*longer, *wider]).metrics["test"]["unseen"]}
     assert scores["sequence-classification"]["accuracy"] == 1.0
     assert scores["token-classification"]["f1"] > 0.95
 
@@ -536,8 +536,8 @@ def test_pipelines_take_the_models_of_runs(tmp_path, task):
 
 def test_the_pipeline_finds_the_chunks_that_were_scored(tmp_path):
     """With a vocabulary that cuts words in pieces, and with words and characters that training never saw."""
-    values = recipe(tmp_path, "token-classification", overrides=["averaging.last=0"])
-    steps = [f"training.{name}=60" for name in ("max_steps", "eval_steps", "save_steps")]
+    values = recipe(tmp_path, "token-classification", times=8, overrides=["averaging.last=0", "model.position_encoding=rope"])
+    steps = [f"training.{name}=150" for name in ("max_steps", "eval_steps", "save_steps")]
     rows = [[*text.split(), "?", "日本語", "dogs"] for text in sentences(16, 2)]
     records = [{"tokens": row, "tags": tags_of(" ".join(row))} for row in rows]
     write_lines(tmp_path / "unseen.jsonl", records)
@@ -557,7 +557,7 @@ def test_the_pipeline_finds_the_chunks_that_were_scored(tmp_path):
         outputs.append(tags)
     references = [record["tags"] for record in records]
     expected = result.metrics["test"]["unseen"]
-    assert expected["f1"] > 0.5
+    assert 0 < expected["f1"] < 1
     assert chunk_scores(references, outputs)[2] == pytest.approx(expected["f1"], abs=1e-4)
 
 
