@@ -140,6 +140,22 @@ def test_generate_of_an_empty_file_is_empty(command, folder, tmp_path):
     assert command("generate", "-m", folder, "-i", tmp_path / "empty.txt") == (0, "", "")
 
 
+def test_a_language_model_goes_on_with_each_line(command, tmp_path):
+    tiny_model("decoder-only", vocab_size=280).save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "prompts").write_text("red dog\nred dog tree river stone\nred dog\n")
+    options = ("-m", tmp_path, "-i", tmp_path / "prompts", "--max-new-tokens", 8)
+    status, together, _ = command("generate", *options)
+    assert status == 0 and len(together.splitlines()) == 3
+    translator = Translator.from_pretrained(tmp_path)
+    ids = translator.tokenizer("red dog", add_special_tokens=False, return_tensors="pt")["input_ids"]
+    alone = translator.model.generate(ids, max_new_tokens=8)[0, ids.shape[1] :]
+    expected = translator.tokenizer.decode(alone, skip_special_tokens=True).replace("\n", " ").replace("\r", " ")
+    assert together.split("\n")[0] == together.split("\n")[2] == expected
+    drawn = [command("generate", *options, "--sample", "--seed", seed)[1] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 def test_generate_refuses_what_it_cannot_use(refused, folder, source_file, tmp_path):
     def generate(model, *options):
         return refused("generate", "-m", model, "-i", source_file, *options)
@@ -148,11 +164,12 @@ def test_generate_refuses_what_it_cannot_use(refused, folder, source_file, tmp_p
     assert "./gone is not there" in generate("./gone")
     assert "at least as many beams" in generate(folder, "--n-best", 3, "--num-beams", 2)
 
-    model = LANGUAGE_MODELS["decoder-only"](tiny_config("decoder-only", vocab_size=280))
-    model.save_pretrained(tmp_path / "decoder")
-    assert "holds no tokenizer" in generate(tmp_path / "decoder")
-    word_tokenizer().save_pretrained(tmp_path / "decoder")
-    assert "VanillaTransformerForCausalLM" in generate(tmp_path / "decoder")
+    model = LANGUAGE_MODELS["encoder-only"](tiny_config("encoder-only", vocab_size=280))
+    model.save_pretrained(tmp_path / "encoder")
+    assert "holds no tokenizer" in generate(tmp_path / "encoder")
+    word_tokenizer().save_pretrained(tmp_path / "encoder")
+    assert "is an encoder, which writes no text" in generate(tmp_path / "encoder")
+    assert "only with --sample" in generate(folder, "--seed", 1)
 
     tokenizer = word_tokenizer()
     tokenizer.add_tokens(["<one>", "<two>"])

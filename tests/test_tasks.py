@@ -536,7 +536,9 @@ def test_pipelines_take_the_models_of_runs(tmp_path, task):
 
 def test_the_pipeline_finds_the_chunks_that_were_scored(tmp_path):
     """With a vocabulary that cuts words in pieces, and with words and characters that training never saw."""
-    values = recipe(tmp_path, "token-classification", times=8, overrides=["averaging.last=0", "model.position_encoding=rope"])
+    values = recipe(
+        tmp_path, "token-classification", times=8, overrides=["averaging.last=0", "model.position_encoding=rope"]
+    )
     steps = [f"training.{name}=150" for name in ("max_steps", "eval_steps", "save_steps")]
     rows = [[*text.split(), "?", "日本語", "dogs"] for text in sentences(16, 2)]
     records = [{"tokens": row, "tags": tags_of(" ".join(row))} for row in rows]

@@ -150,8 +150,8 @@ def test_folders_without_a_whole_model_are_refused(folder, tmp_path):
     with pytest.raises(ValueError, match="the weights in .*bare are not those of the model"):
         Translator.from_pretrained(tmp_path / "bare")
 
-    model = LANGUAGE_MODELS["decoder-only"](tiny_config("decoder-only", vocab_size=280))
-    model.save_pretrained(tmp_path / "decoder")
-    word_tokenizer().save_pretrained(tmp_path / "decoder")
-    with pytest.raises(ValueError, match="VanillaTransformerForCausalLM"):
-        Translator.from_pretrained(tmp_path / "decoder")
+    model = LANGUAGE_MODELS["encoder-only"](tiny_config("encoder-only", vocab_size=280))
+    model.save_pretrained(tmp_path / "encoder")
+    word_tokenizer().save_pretrained(tmp_path / "encoder")
+    with pytest.raises(ValueError, match="is an encoder, which writes no text"):
+        Translator.from_pretrained(tmp_path / "encoder")

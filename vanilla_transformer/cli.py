@@ -92,12 +92,17 @@ def generate(
     scores: Annotated[bool, typer.Option(help="Write the score behind each output, after a tab.")] = False,
     length_penalty: Annotated[float | None, typer.Option(help="Default: the model's own setting.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Default: the model's own setting.")] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Draw tokens at random, as language models are read.")
+    ] = False,
+    temperature: Annotated[float | None, typer.Option(help="Of --sample; default 1.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of --sample.")] = None,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Source tokens of a batch; more on a GPU.")] = 1024,
     read_ahead: Annotated[
         int | None, typer.Option(min=1, help="Lines read before the first answer; 1 in a terminal, else 1024.")
     ] = None,
 ) -> None:
-    """Write one line of output for each line of input, in the same order."""
+    """Write one line of output for each line of input, in the same order; of a language model how it goes on."""
     source = _open_input(input)
     _quiet_libraries()
     from vanilla_transformer.generation.translate import Translator
@@ -107,7 +112,15 @@ def generate(
         "num_beams": num_beams,
         "length_penalty": length_penalty,
         "max_new_tokens": max_new_tokens,
+        "do_sample": sample or None,
+        "temperature": temperature,
     }
+    if not sample and (temperature is not None or seed is not None):
+        raise ValueError("--temperature and --seed mean something only with --sample.")
+    if seed is not None:
+        from transformers import set_seed
+
+        set_seed(seed)
     results = translator.translate(
         _lines(source, input),
         n_best=n_best,

@@ -9,7 +9,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 __all__ = ["TARGET_TOKENIZER", "Hypothesis", "Translator"]
 
@@ -26,10 +33,10 @@ class Hypothesis:
 
 
 class Translator:
-    """Generates a target text for each source text with an encoder-decoder model.
+    """Generates a target text for each source text with an encoder-decoder, or goes on with each text with a decoder.
 
     Args:
-        model: any sequence-to-sequence model of transformers, in evaluation mode.
+        model: any sequence-to-sequence or causal language model of transformers, in evaluation mode.
         tokenizer: of the source, and of the target where `target_tokenizer` is None.
         target_tokenizer: of the target, where vocabularies are separate.
 
@@ -78,7 +85,11 @@ class Translator:
             if not any(folder.glob("tokenizer*")):
                 raise FileNotFoundError(f"{folder} holds no tokenizer; save it there with tokenizer.save_pretrained.")
         try:
-            loaded, found = AutoModelForSeq2SeqLM.from_pretrained(model, output_loading_info=True, **model_options)
+            config = AutoConfig.from_pretrained(model)
+            if getattr(config, "architecture", "") == "encoder-only":
+                raise ValueError(f"{model} is an encoder, which writes no text; use transformers' pipelines with it.")
+            automatic = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+            loaded, found = automatic.from_pretrained(model, output_loading_info=True, **model_options)
         except OSError as error:
             if folder.exists():
                 raise
@@ -134,7 +145,7 @@ class Translator:
         texts = iter(texts)
         read = 0
         while pool := list(islice(texts, read_ahead)):
-            encoded = [self.tokenizer(text, verbose=False)["input_ids"] if text.strip() else [] for text in pool]
+            encoded = [self._encoded(text) if text.strip() else [] for text in pool]
             for number, ids in enumerate(encoded, start=read + 1):
                 if len(ids) > self._longest_source:
                     raise ValueError(
@@ -149,6 +160,11 @@ class Translator:
                     results[index] = hypotheses
             yield from results
 
+    def _encoded(self, text: str) -> list[int]:
+        ids = self.tokenizer(text, verbose=False)["input_ids"]
+        ends = not self.model.config.is_encoder_decoder and ids[-1:] == [self.tokenizer.eos_token_id]
+        return ids[:-1] if ends else ids  # what has ended cannot be gone on with
+
     @property
     def _longest_source(self) -> float:
         config = self.model.config
@@ -158,7 +174,9 @@ class Translator:
     def _generate(
         self, rows: list[list[int]], n_best: int, scores: bool, options: dict[str, Any]
     ) -> list[list[Hypothesis]]:
-        inputs = self.tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self.model.device)
+        # a text that is gone on with must end at the end of its row
+        side = "right" if self.model.config.is_encoder_decoder else "left"
+        inputs = self.tokenizer.pad({"input_ids": rows}, padding_side=side, return_tensors="pt").to(self.model.device)
         output = self.model.generate(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
@@ -167,7 +185,10 @@ class Translator:
             output_scores=scores,
             **options,
         )
-        texts = self.target_tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
+        written = output.sequences
+        if not self.model.config.is_encoder_decoder:
+            written = written[:, inputs["input_ids"].shape[1] :]
+        texts = self.target_tokenizer.batch_decode(written, skip_special_tokens=True)
         values: Sequence[float | None] = [None] * len(texts)
         if scores:
             values = self._scores(output).tolist()
