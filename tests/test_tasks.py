@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -360,6 +361,26 @@ run({killed!r})
     run(killed, resume=True)
     for place in (".", "checkpoint-8", "checkpoint-9"):
         assert equal_weights(weights(Path(killed["output_dir"]) / place), weights(folder / place)), place
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["causal-lm", "token-classification"])
+def test_two_processes_score_like_one(tmp_path, task):
+    values = recipe(tmp_path, task, overrides=BLOCKS.get(task, ()))
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(values))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    program = [*launch, "-m", "vanilla_transformer.cli", "train", str(path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(program, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    folder = Path(values["output_dir"])
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["training"]["processes"] == 2
+    again = override_fields(values, [f"start_from={folder}", f"output_dir={tmp_path / 'again'}"])
+    del again["model"]["preset"]
+    result = run(again, ["training.learning_rate=0", "training.max_steps=1", "averaging.last=0"])
+    assert result.metrics["test"] == metrics["test"]
 
 
 def test_classifiers_learn(tmp_path):

@@ -7,7 +7,7 @@ import codecs
 import difflib
 import gzip
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -215,6 +215,22 @@ def column_names(record: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         else:
             names[key] = (key,)
     return names
+
+
+def value_at(record: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
+    """What keys, one inside the other, lead to; None where there is nothing."""
+    value: Any = record
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def no_column(place: str, name: object, choices: Iterable[str]) -> ValueError:
+    """The sentence for a column that does not exist, with the nearest that does."""
+    choices = list(choices)
+    near = difflib.get_close_matches(str(name), choices, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return ValueError(f"{place} has no column {name!r}.{hint} There are: {', '.join(choices)}.")
 
 
 # Paths ---------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ left out and counted in the `DataReport`, which names the first lines of each ki
 as it stands.
 """
 
-import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -26,7 +25,9 @@ from vanilla_transformer.data.files import (
     kind_of,
     load_hub,
     load_parquet,
+    no_column,
     read_lines,
+    value_at,
 )
 from vanilla_transformer.data.report import DataReport, InputFile
 
@@ -374,9 +375,7 @@ def _record_row(number: int, record: Mapping[str, Any], columns: _Columns | None
         return _Row(number)
     texts = []
     for side, keys in zip(("source", "target"), columns, strict=True):
-        value: Any = record
-        for key in keys:
-            value = value.get(key) if isinstance(value, Mapping) else None
+        value = value_at(record, keys)
         if value is not None and not isinstance(value, str):
             return _Row(number, fault=f"{side} is not text")
         texts.append(value or "")
@@ -413,7 +412,5 @@ def _find_columns(record: Mapping[str, Any], spec: ParallelData, place: str) -> 
         )
     for name in wanted:
         if name not in choices:
-            near = difflib.get_close_matches(str(name), list(choices), n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{place} has no column {name!r}.{hint} There are: {', '.join(choices)}.")
+            raise no_column(place, name, choices)
     return choices[wanted[0]], choices[wanted[1]]

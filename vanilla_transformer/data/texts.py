@@ -5,7 +5,6 @@ files of the CoNLL shared tasks (tokens with tags), and whatever `datasets.load_
 A row that cannot be used is left out and counted in the `DataReport`, which names the first lines of each kind.
 """
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,8 +24,10 @@ from vanilla_transformer.data.files import (
     kind_of,
     load_hub,
     load_parquet,
+    no_column,
     open_file,
     read_lines,
+    value_at,
 )
 from vanilla_transformer.data.report import DataReport, InputFile
 
@@ -421,7 +422,7 @@ def _json(
             yield _Row(number, fault="line is not a JSON object")
             continue
         keys = keys or _find_columns(record, spec, columns, str(path))
-        yield _Row(number, tuple(_value(record, key) for key in keys))
+        yield _Row(number, tuple(value_at(record, key) for key in keys))
 
 
 def _records(
@@ -431,7 +432,7 @@ def _records(
     with explained(spec.describe()):
         for number, record in enumerate(records, start=1):
             keys = keys or _find_columns(record, spec, columns, spec.describe())
-            yield _Row(number, tuple(_value(record, key) for key in keys))
+            yield _Row(number, tuple(value_at(record, key) for key in keys))
 
 
 def _with_names(loaded: Any) -> Iterator[Mapping[str, Any]]:
@@ -453,13 +454,6 @@ def _with_names(loaded: Any) -> Iterator[Mapping[str, Any]]:
         yield record
 
 
-def _value(record: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    value: Any = record
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
 def _find_columns(
     record: Mapping[str, Any], spec: TextData, columns: tuple[tuple[str, ...], ...], place: str
 ) -> list[tuple[str, ...]]:
@@ -475,8 +469,6 @@ def _find_columns(
                     f"{place} does not tell which column is the {field}: give {field}=NAME. There are: {', '.join(choices)}."
                 )
         if asked not in choices:
-            near = difflib.get_close_matches(str(asked), list(choices), n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{place} has no column {asked!r}.{hint} There are: {', '.join(choices)}.")
+            raise no_column(place, asked, choices)
         found.append(choices[asked])
     return found
