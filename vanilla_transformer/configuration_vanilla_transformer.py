@@ -47,8 +47,6 @@ def _is_known(config_class: type[PreTrainedConfig], name: str) -> bool:
         or name in _TRANSFORMERS_KEYWORDS
         or name.startswith("_")
         or name in {field.name for field in fields(config_class)}
-        # generation settings in old config files are dropped by transformers itself
-        or name in GenerationConfig._get_default_generation_params()
     )
 
 
@@ -63,6 +61,11 @@ def _canonical_fields(config_class: type[PreTrainedConfig], given: dict[str, Any
     canonical: dict[str, Any] = {}
     for name, value in given.items():
         if not _is_known(config_class, name):
+            if name in GenerationConfig._get_default_generation_params():
+                raise _refuse(
+                    config_class,
+                    f"{name!r} is a setting of generation, not of the model; set it on model.generation_config.",
+                )
             known = sorted({field.name for field in fields(config_class)} | set(aliases))
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(known)}."
