@@ -108,7 +108,7 @@ def _natural_order(label: str) -> tuple[int, str]:
 
 
 def _some(labels: list[str]) -> str:
-    return ", ".join(labels[:20]) + (", ..." if len(labels) > 20 else "")
+    return ", ".join(labels[:20]) + (" and others" if len(labels) > 20 else "")
 
 
 class SequenceClassification(Classification):
