@@ -636,3 +636,26 @@ def test_encoder_only_does_not_generate():
     assert not model.can_generate()
     assert all(LANGUAGE_MODELS[a](tiny_config(a)).can_generate() for a in WRITERS)
     assert isinstance(model, vt.VanillaTransformerPreTrainedModel)
+
+
+@pytest.mark.parametrize("architecture", WRITERS)
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_constrained_decoding(architecture, num_beams):
+    """The one kind of constraint that transformers 5.24 still ships; contrastive search it leaves to code from the Hub."""
+    model = tiny_model(architecture)
+    allowed = [7, 11, 13, 17]
+    settings = {"num_beams": num_beams, "max_new_tokens": 6, "do_sample": False}
+    free = model.generate(tokens(2, 5), **settings)
+    bound = model.generate(tokens(2, 5), prefix_allowed_tokens_fn=lambda row, ids: allowed, **settings)
+    written = bound[:, 1:] if architecture == "encoder-decoder" else bound[:, 5:]
+    assert set(written.flatten().tolist()) <= set(allowed)
+    assert free.tolist() != bound.tolist()
+    # greedily: of the allowed tokens the likeliest at each step
+    if num_beams == 1:
+        for length in range(1, written.shape[1]):
+            prefix = bound[:, : bound.shape[1] - written.shape[1] + length]
+            inputs = {"decoder_input_ids": prefix} if architecture == "encoder-decoder" else {}
+            ids = tokens(2, 5) if architecture == "encoder-decoder" else prefix
+            with torch.no_grad():
+                logits = model(ids, **inputs).logits[:, -1, allowed]
+            assert [allowed[i] for i in logits.argmax(-1)] == written[:, length].tolist()
