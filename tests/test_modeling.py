@@ -36,8 +36,8 @@ from tiny import (
 )
 from vanilla_transformer.modeling_vanilla_transformer import (
     _ChunkedCrossEntropy,
+    rotary_encoding,
     rotate,
-    rotation_angles,
     shift_right,
     sinusoidal_encoding,
     smoothed_cross_entropy,
@@ -1070,13 +1070,13 @@ def test_rotary_positions_are_those_of_llama():
         )
         cos, sin = LlamaRotaryEmbedding(config)(query, positions)
         expected = apply_rotary_pos_emb(query, key, cos, sin)
-        angles = rotation_angles(positions, 8, theta)
-        for ours, theirs in zip((rotate(query, angles), rotate(key, angles)), expected, strict=True):
+        encoding = rotary_encoding(positions, 8, theta)
+        for ours, theirs in zip((rotate(query, encoding), rotate(key, encoding)), expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
-    assert rotate(query.bfloat16(), angles).dtype == torch.bfloat16
+    assert rotate(query.bfloat16(), encoding).dtype == torch.bfloat16
     # scores depend on distances alone
-    scores = rotate(query, rotation_angles(positions, 8, 1e4)) @ rotate(query, rotation_angles(positions, 8, 1e4)).mT
-    moved = rotation_angles(positions + 77, 8, 1e4)
+    scores = rotate(query, rotary_encoding(positions, 8, 1e4)) @ rotate(query, rotary_encoding(positions, 8, 1e4)).mT
+    moved = rotary_encoding(positions + 77, 8, 1e4)
     torch.testing.assert_close(scores, rotate(query, moved) @ rotate(query, moved).mT, rtol=1e-4, atol=1e-4)
 
 

@@ -261,25 +261,28 @@ def sinusoidal_encoding(position_ids: torch.Tensor, width: int) -> torch.Tensor:
     return interleaved[..., :width].float()
 
 
-def rotation_angles(position_ids: torch.Tensor, width: int, theta: float) -> torch.Tensor:
-    """Rotary positions (Su et al. 2021): `pos * theta^(-2i/width)`, the angle by which the i-th pair is turned.
+def rotary_encoding(position_ids: torch.Tensor, width: int, theta: float) -> torch.Tensor:
+    """Rotary positions (Su et al. 2021): cosine and sine of `pos * theta^(-2i/width)`, by which the i-th pair is turned.
 
     Args:
         position_ids: (...), integers.
         width: even, of a head.
 
     Returns:
-        (..., width / 2) in float32, computed in float64 where the device has it.
+        (2, ..., width / 2) in float32, computed in float64 where the device has it.
     """
     precise = torch.float32 if position_ids.device.type == "mps" else torch.float64
     exponents = torch.arange(0, width, 2, device=position_ids.device, dtype=precise) / width
-    return (position_ids.unsqueeze(-1).to(precise) * torch.pow(theta, -exponents)).remainder(2 * math.pi).float()
+    angles = position_ids.unsqueeze(-1).to(precise) * torch.pow(theta, -exponents)
+    return torch.stack([angles.cos(), angles.sin()]).float()
 
 
-def rotate(states: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """Turn the pairs of queries or keys (B, H, T, d) by angles (B or 1, T, d/2); a pair is i and i + d/2, as in Llama."""
-    angles = angles.unsqueeze(-3)  # (B or 1, 1, T, d/2)
-    cos, sin = angles.cos().to(states.dtype), angles.sin().to(states.dtype)
+def rotate(states: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+    """Turn the pairs of queries or keys (B, H, T, d) by `rotary_encoding` (2, B or 1, T, d/2).
+
+    A pair is i and i + d/2, as in Llama.
+    """
+    cos, sin = rotation.unsqueeze(-3).to(states.dtype).unbind(0)  # (B or 1, 1, T, d/2) each
     first, second = states.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
@@ -408,7 +411,7 @@ class VanillaTransformerAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(B, T, D) to (B, T, D), with the probabilities (B, H, T, S) where the backend has them.
 
-        `rotation` (B or 1, T, d/2) holds the angles of rotary positions, for self-attention.
+        `rotation` (2, B or 1, T, d/2): `rotary_encoding` of the positions, for self-attention.
         """
         query = self._heads(self.q_proj, hidden_states)  # (B, H, T, d)
         query = query if rotation is None else rotate(query, rotation)
@@ -607,10 +610,10 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         return nn.functional.dropout(hidden_states, p=self.config.dropout, training=self.training)
 
     def rotation(self, position_ids: torch.Tensor) -> torch.Tensor | None:
-        """Angles (B or 1, T, d/2) for all layers, where positions are rotary."""
+        """`rotary_encoding` (2, B or 1, T, d/2), once for all layers; `None` where positions are of another kind."""
         if self.config.position_encoding != "rope":
             return None
-        return rotation_angles(position_ids, self.config.head_dim, self.config.rope_theta)
+        return rotary_encoding(position_ids, self.config.head_dim, self.config.rope_theta)
 
 
 def _exactly_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> torch.Tensor:

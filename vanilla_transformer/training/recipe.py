@@ -129,9 +129,8 @@ class EvaluationSection:
 
     Attributes:
         sentences: on the first so many rows of the validation data; None for all.
-        num_beams, tokenize: for seq2seq, whose evaluations are on generated text.
-        num_beams: beams during training; the final scores use `generation`.
-        tokenize: sacrebleu's tokenizer; "none" where the text is tokenised already.
+        num_beams: for seq2seq, beams during training; the final scores use `generation`.
+        tokenize: for seq2seq, sacrebleu's tokenizer; "none" where the text is tokenised already.
     """
 
     sentences: int | None = None
