@@ -34,6 +34,7 @@ from tiny import (
     tiny_model,
     tokens,
 )
+from vanilla_transformer import modeling_vanilla_transformer
 from vanilla_transformer.modeling_vanilla_transformer import (
     _ChunkedCrossEntropy,
     rotary_encoding,
@@ -315,14 +316,15 @@ def test_each_dropout_acts_in_training_only(architecture, field, places):
 def test_residual_dropout_stands_where_section_5_4_puts_it(monkeypatch):
     """On the sum of embeddings and positions, and on each sublayer's output before the addition: nowhere else."""
     model = tiny_model(dropout=0.25, attn_implementation="eager").train()
-    dropped, original = [], nn.functional.dropout
+    dropped = []
 
-    def spy(x, p=0.5, training=True, inplace=False):
+    def spy(states, p, training):
         if p and training:
-            dropped.append((p, tuple(x.shape)))
-        return original(x, 0.0, training)
+            dropped.append((p, tuple(states.shape)))
+        return states
 
-    monkeypatch.setattr(nn.functional, "dropout", spy)
+    monkeypatch.setattr(modeling_vanilla_transformer, "dropout", spy)
+    monkeypatch.setattr(nn.functional, "dropout", lambda states, p=0.5, **kwargs: spy(states, p, True))
     model(**model_inputs(model, batch=2, length=7, target_length=5))
     encoder, decoder = (0.25, (2, 7, 16)), (0.25, (2, 5, 16))
     assert dropped == [encoder] * (1 + 2 * 2) + [decoder] * (1 + 3 * 3)

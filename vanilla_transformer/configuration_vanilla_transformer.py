@@ -169,6 +169,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
             of an encoder to so many on either side. Cross-attention sees the whole source. `None` for full attention.
         label_smoothing: Part of the target distribution spread evenly over the vocabulary (section 5.4) in the model's
             own loss, in training and evaluation alike.
+        label_smoothing_form: `"uniform"`: `label_smoothing / V` for each of all V tokens (Szegedy et al. 2016, PyTorch), or
+            `"others"`: `label_smoothing / (V - 1)` for each wrong one (tensor2tensor, fairseq).
         init_scheme: `"paper"` (Xavier uniform, embeddings normal with variance 1/hidden_size: tensor2tensor's
             `uniform_unit_scaling`), `"fairseq"` (the same with gain 1/sqrt(2) for query, key and value) or `"normal"`
             (transformers' normal with `initializer_range`).
@@ -218,6 +220,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     mlp_bias: bool = True
     sliding_window: int | None = None
     label_smoothing: float | int = 0.0
+    label_smoothing_form: Literal["uniform", "others"] = "uniform"
     init_scheme: Literal["paper", "fairseq", "normal"] = "paper"
     initializer_range: float = 0.02
     pad_token_id: int | None = 0

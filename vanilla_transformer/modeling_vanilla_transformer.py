@@ -13,6 +13,8 @@ Shapes, as written at line ends:
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -45,7 +47,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.deprecation import deprecate_kwarg
-from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.generic import is_flash_attention_requested, merge_with_config_defaults
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -58,15 +60,27 @@ IGNORED = -100  # label of positions that are no part of the loss, as everywhere
 # --------------------------------------------------------------------------------------------------------------- loss
 
 
+def uniform_share(label_smoothing: float, form: str, vocabulary: int) -> float:
+    """How much of the target distribution is spread over all V tokens, for either convention of label smoothing.
+
+    Args:
+        label_smoothing: epsilon.
+        form: `"uniform"`: epsilon/V for every token, the right one included (Szegedy et al. 2016,
+            `torch.nn.functional.cross_entropy`). `"others"`: epsilon/(V-1) for every wrong token (tensor2tensor, fairseq),
+            which is the same distribution with epsilon * V/(V-1).
+        vocabulary: V.
+    """
+    return label_smoothing if form == "uniform" or vocabulary == 1 else label_smoothing * vocabulary / (vocabulary - 1)
+
+
 def smoothed_cross_entropy(
     logits: torch.Tensor,
     labels: torch.Tensor,
     label_smoothing: float = 0.0,
     num_items_in_batch: torch.Tensor | int | None = None,
+    label_smoothing_form: str = "uniform",
 ) -> torch.Tensor:
-    """Cross entropy per token against a target that spreads `label_smoothing` evenly over the vocabulary.
-
-    Section 5.4 of the paper; the uniform part covers all V tokens, as in `torch.nn.functional.cross_entropy`.
+    """Cross entropy per token against a target in which `label_smoothing` is spread evenly (section 5.4).
 
     Args:
         logits: (..., V), any float type; the loss is computed in float32.
@@ -74,6 +88,7 @@ def smoothed_cross_entropy(
         label_smoothing: epsilon of the paper, 0 to 1.
         num_items_in_batch: what the sum is divided by. `None`: the number of labels here. `Trainer` gives the number
             in all accumulated batches and processes, which makes 8 = 2 x 4.
+        label_smoothing_form: see [`uniform_share`].
 
     Returns:
         A scalar; 0 where no label counts.
@@ -84,7 +99,7 @@ def smoothed_cross_entropy(
         labels,
         ignore_index=IGNORED,
         reduction="sum",
-        label_smoothing=label_smoothing,
+        label_smoothing=uniform_share(label_smoothing, label_smoothing_form, logits.shape[-1]),
     )
     return _per_item(total, (labels != IGNORED).sum(), num_items_in_batch)
 
@@ -106,38 +121,52 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     of q is added to the gradients after the loop, where it costs one row instead of N.
     """
 
-    ROWS = 256  # enough for matrix products at full speed, few enough for a chunk to stay in a processor's cache
+    LOGITS, ROWS = 5 * 2**20, 256  # at once; fewer rows would slow the matrix products down
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, label_smoothing: float
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        labels: torch.Tensor,
+        smoothing: float,
+        dtype: torch.dtype,
     ) -> torch.Tensor:
-        vocabulary = weight.shape[0]
-        total = hidden.new_zeros((), dtype=torch.float32)
-        hidden_grad, weight_grad = torch.empty_like(hidden), torch.zeros_like(weight)
-        for start in range(0, len(hidden), _ChunkedCrossEntropy.ROWS):
-            chunk = slice(start, start + _ChunkedCrossEntropy.ROWS)
-            rows, right = hidden[chunk], labels[chunk].unsqueeze(-1)
-            log_probabilities = nn.functional.log_softmax((rows @ weight.t()).float(), dim=-1)  # (n, V)
-            total -= (1 - label_smoothing) * log_probabilities.gather(-1, right).sum()
-            if label_smoothing:
-                total -= label_smoothing * log_probabilities.mean(-1).sum()
-            grad = log_probabilities.exp_()
-            grad.scatter_add_(-1, right, torch.full_like(right, label_smoothing - 1, dtype=grad.dtype))
-            grad = grad.to(hidden.dtype)
-            hidden_grad[chunk] = grad @ weight
-            weight_grad.addmm_(grad.t(), rows)
-        if label_smoothing:
-            hidden_grad -= label_smoothing / vocabulary * weight.sum(0)
-            weight_grad -= label_smoothing / vocabulary * hidden.sum(0)
+        """Of `hidden` (N, D) and `weight` (V, D), multiplied in `dtype`; sums are kept in float32 or better."""
+        projection, vocabulary = weight.to(dtype), weight.shape[0]
+        exact = torch.promote_types(dtype, torch.float32)
+        total = hidden.new_zeros((), dtype=exact)
+        hidden_grad, weight_grad = torch.empty_like(hidden), torch.zeros_like(weight, dtype=exact)
+        count = max(_ChunkedCrossEntropy.LOGITS // vocabulary, _ChunkedCrossEntropy.ROWS)
+        for start in range(0, len(hidden), count):
+            chunk = slice(start, start + count)
+            rows, right = hidden[chunk].to(dtype), labels[chunk].unsqueeze(-1)
+            logits = (rows @ projection.t()).to(exact)  # (n, V)
+            probabilities = logits.softmax(-1)
+            # the likeliest token's probability is at least 1/V, so its logarithm is safe; that of the right one may be 0
+            log_sum = logits.amax(-1, keepdim=True) - probabilities.amax(-1, keepdim=True).log()  # (n, 1)
+            total += (log_sum - (1 - smoothing) * logits.gather(-1, right)).sum()
+            if smoothing:
+                total -= smoothing * logits.mean(-1).sum()
+            probabilities.scatter_add_(-1, right, torch.full_like(right, smoothing - 1, dtype=exact))
+            grad = probabilities.to(dtype)
+            hidden_grad[chunk] = grad @ projection
+            if dtype == exact:
+                weight_grad.addmm_(grad.t(), rows)
+            else:
+                weight_grad += grad.t() @ rows
+        if smoothing:
+            hidden_grad -= (smoothing / vocabulary * weight.sum(0)).to(hidden.dtype)
+            weight_grad -= smoothing / vocabulary * hidden.sum(0, dtype=exact)
         ctx.save_for_backward(hidden_grad, weight_grad)
+        ctx.dtype = weight.dtype
         return total
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden_grad, weight_grad = ctx.saved_tensors
-        return hidden_grad * grad_output, weight_grad * grad_output, None, None
+        return hidden_grad * grad_output, (weight_grad * grad_output).to(ctx.dtype), None, None, None
 
 
 def chunked_cross_entropy(
@@ -146,21 +175,24 @@ def chunked_cross_entropy(
     labels: torch.Tensor,
     label_smoothing: float = 0.0,
     num_items_in_batch: torch.Tensor | int | None = None,
+    label_smoothing_form: str = "uniform",
 ) -> torch.Tensor:
     """[`smoothed_cross_entropy`] of `hidden @ weight.T` without ever holding all logits, at labelled positions only.
 
     Args:
         hidden: (..., D), states before the output projection.
         weight: (V, D), the output projection.
-        labels, label_smoothing, num_items_in_batch: as for [`smoothed_cross_entropy`].
+        labels, label_smoothing, num_items_in_batch, label_smoothing_form: as for [`smoothed_cross_entropy`].
     """
     labels = labels.to(hidden.device).reshape(-1)
     counted = (labels != IGNORED).nonzero().squeeze(-1)
     hidden, labels = hidden.reshape(-1, hidden.shape[-1])[counted], labels[counted]
-    if torch.is_autocast_enabled(hidden.device.type):
-        dtype = torch.get_autocast_dtype(hidden.device.type)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
-    total = _ChunkedCrossEntropy.apply(hidden, weight, labels, label_smoothing)
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    smoothing = uniform_share(label_smoothing, label_smoothing_form, weight.shape[0])
+    # its matrix products are in the dtype that they are given
+    with torch.autocast(device, enabled=False):
+        total = _ChunkedCrossEntropy.apply(hidden, weight, labels, smoothing, dtype)
     return _per_item(total, len(counted), num_items_in_batch)
 
 
@@ -216,6 +248,17 @@ def packed_sequences(position_ids: torch.Tensor | None, mask: Any, batch_size: i
     if position_ids is None or mask is not None:
         return None
     return find_packed_sequence_indices(position_ids.expand(batch_size, -1))
+
+
+def has_padding(mask: Any) -> bool:
+    """Whether a mask (B, T) leaves tokens out, and not all."""
+    return isinstance(mask, torch.Tensor) and mask.dim() == 2 and not mask.all() and bool(mask.any())
+
+
+def by_length(*masks: torch.Tensor) -> list[int]:
+    """Rows (B, T) that have tokens, neighbours of like lengths: by the first mask, then by the second."""
+    lengths = list(zip(*(mask.sum(1).tolist() for mask in masks), strict=True))
+    return sorted((row for row in range(len(lengths)) if lengths[row][0]), key=lengths.__getitem__)
 
 
 def same_sequence(of_queries: torch.Tensor, of_keys: torch.Tensor) -> Callable:
@@ -305,7 +348,175 @@ class VanillaTransformerLearnedPositions(nn.Embedding):
         return super().forward(position_ids)
 
 
+# ------------------------------------------------------------------------------------------- sequences without padding
+
+
+class Unpadded:
+    """The tokens of a batch as one long row, sequence after sequence without padding, and the way back.
+
+    Padding costs a layer as much as tokens do. Where attention can be told which tokens belong together, the layers get
+    the tokens alone.
+
+    Args:
+        shape: B and T of the batch.
+        lengths: number of tokens of each sequence, in the order of the long row.
+        index: (N,), where each token of the long row stands among the B x T; `None` where nothing is left out.
+    """
+
+    def __init__(self, shape: torch.Size, lengths: list[int], index: torch.Tensor | None):
+        self.shape = shape
+        self.lengths = lengths
+        self.index = index
+
+    @classmethod
+    def from_mask(cls, mask: torch.Tensor, order: list[int] | None = None) -> "Unpadded":
+        """Of rows with padding anywhere: `mask` (B, T), true for tokens. `order`: which rows, one after another."""
+        lengths = mask.sum(1).tolist()
+        if order is None:
+            return cls(mask.shape, lengths, mask.flatten().nonzero().squeeze(-1))
+        rows = torch.tensor(order, device=mask.device)
+        place, column = mask[rows].nonzero().unbind(-1)
+        return cls(mask.shape, [lengths[row] for row in order], rows[place] * mask.shape[1] + column)
+
+    @classmethod
+    def from_packed(cls, packed: torch.Tensor) -> "Unpadded":
+        """Of rows that hold several sequences each: `packed` (B, T) as from `packed_sequences`."""
+        starts = nn.functional.pad(packed.diff(dim=-1) != 0, (1, 0), value=True).flatten().nonzero().squeeze(-1)
+        lengths = starts.diff(append=starts.new_tensor([packed.numel()])).tolist()
+        return cls(packed.shape, lengths, None)
+
+    def take(self, rows: torch.Tensor | None) -> torch.Tensor | None:
+        """(B or 1, T, ...) to (1, N, ...)."""
+        if rows is None:
+            return None
+        flat = rows.expand(self.shape[0], *rows.shape[1:]).flatten(0, 1)
+        return (flat if self.index is None else flat.index_select(0, self.index)).unsqueeze(0)
+
+    def put_back(self, states: torch.Tensor) -> torch.Tensor:
+        """(1, N, D) to (B, T, D), zero where there is no token."""
+        if self.index is None:
+            return states.unflatten(1, self.shape).squeeze(0)
+        empty = states.new_zeros(self.shape.numel(), states.shape[-1])
+        return empty.index_copy(0, self.index, states.squeeze(0)).unflatten(0, self.shape)
+
+
+@dataclass
+class Segments:
+    """Which keys the queries of a long row attend to: those of the i-th sequence to those of the i-th sequence.
+
+    Attributes:
+        queries, keys: number of tokens of each sequence.
+    """
+
+    queries: list[int]
+    keys: list[int]
+
+    @cached_property
+    def runs(self) -> list[tuple[int, int, int]]:
+        """Neighbours of equal lengths, as (how many, queries, keys): each run is one dense batch."""
+        found: list[tuple[int, int, int]] = []
+        for queries, keys in zip(self.queries, self.keys, strict=True):
+            if found and found[-1][1:] == (queries, keys):
+                found[-1] = (found[-1][0] + 1, queries, keys)
+            else:
+                found.append((1, queries, keys))
+        return found
+
+    def for_flash_attention(self, device: torch.device) -> dict[str, Any]:
+        """The arguments by which transformers runs the variable-length kernels of flash attention."""
+        return {
+            "cu_seq_lens_q": self._bounds(self.queries, device),
+            "cu_seq_lens_k": self._bounds(self.keys, device),
+            "max_length_q": max(self.queries),
+            "max_length_k": max(self.keys),
+        }
+
+    @staticmethod
+    def _bounds(lengths: list[int], device: torch.device) -> torch.Tensor:
+        bounds = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        return bounds.to(device, non_blocking=True)
+
+
+# ------------------------------------------------------------------------------------------------------------ dropout
+
+
+class _Dropout(torch.autograd.Function):
+    """Dropout from 16 random bits an element, and one byte an element kept for the backward pass.
+
+    torch 2.13 draws a double for each element on a CPU and keeps a float: at the width of a small model that is a tenth
+    of a training step. The share that is dropped is p to the nearest 1/65536, and so is the scale that makes up for it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, states: torch.Tensor, p: float) -> torch.Tensor:
+        count, dropped = states.numel(), round(p * 2**16)
+        draws = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        kept = (draws.view(torch.int16)[:count] >= dropped - 2**15).view(states.shape)
+        ctx.save_for_backward(kept)
+        ctx.scale = 2**16 / (2**16 - dropped)
+        return states * kept.to(states.dtype).mul_(ctx.scale)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (kept,) = ctx.saved_tensors
+        return grad_output * kept.to(grad_output.dtype).mul_(ctx.scale), None
+
+
+def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+    """`torch.nn.functional.dropout`, faster on a CPU."""
+    if not training or p == 0 or states.device.type != "cpu" or is_tracing(states):
+        return nn.functional.dropout(states, p=p, training=training)
+    return _Dropout.apply(states, p)
+
+
 # ---------------------------------------------------------------------------------------------------------- attention
+
+
+def segmented_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    segments: Segments,
+    scaling: float,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """Scaled dot-product attention sequence by sequence: no mask, no padding, nothing computed to be thrown away.
+
+    Args:
+        query: (1, H, N, d). key, value: (1, K, M, d). N and M are the sums of the lengths in `segments`.
+
+    Returns:
+        (1, N, H, d)
+    """
+    key = key.repeat_interleave(module.num_key_value_groups, dim=1)
+    value = value.repeat_interleave(module.num_key_value_groups, dim=1)
+    query_sizes = [count * queries for count, queries, _ in segments.runs]
+    key_sizes = [count * keys for count, _, keys in segments.runs]
+    outputs = []
+    # split, and not slices, each of which would fill a gradient of the whole row with zeros
+    for (count, queries, keys), *run in zip(
+        segments.runs,
+        query.squeeze(0).transpose(0, 1).split(query_sizes),
+        key.squeeze(0).transpose(0, 1).split(key_sizes),
+        value.squeeze(0).transpose(0, 1).split(key_sizes),
+        strict=True,
+    ):
+        mask = None
+        if module.sliding_window is not None:
+            distance = torch.arange(queries).unsqueeze(-1) - torch.arange(keys)
+            mask = distance.abs() < module.sliding_window
+            mask = mask & (distance >= 0) if module.is_causal else mask
+        output = nn.functional.scaled_dot_product_attention(
+            *(states.unflatten(0, (count, -1)).transpose(1, 2) for states in run),  # (count, H, length, d)
+            attn_mask=mask,
+            dropout_p=dropout,
+            is_causal=module.is_causal and mask is None,
+            scale=scaling,
+        )
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs).unsqueeze(0)
 
 
 def eager_attention_forward(
@@ -407,11 +618,13 @@ class VanillaTransformerAttention(nn.Module):
         attention_mask: torch.Tensor | None = None,
         cache: Cache | None = None,
         rotation: torch.Tensor | None = None,
+        segments: Segments | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(B, T, D) to (B, T, D), with the probabilities (B, H, T, S) where the backend has them.
 
-        `rotation` (2, B or 1, T, d/2): `rotary_encoding` of the positions, for self-attention.
+        `rotation` (2, B or 1, T, d/2): `rotary_encoding` of the positions, for self-attention. `segments`: where the
+        batch is one long row.
         """
         query = self._heads(self.q_proj, hidden_states)  # (B, H, T, d)
         query = query if rotation is None else rotate(query, rotation)
@@ -421,13 +634,19 @@ class VanillaTransformerAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
+        dropout = self.attention_dropout if self.training else 0.0
+        if segments is not None:
+            if not is_flash_attention_requested(self.config):
+                output = segmented_attention(self, query, key, value, segments, self.scaling, dropout)
+                return self.o_proj(output.flatten(-2)), None
+            kwargs |= segments.for_flash_attention(query.device)
         output, probabilities = attention_interface(
             self,
             query,
             key,
             value,
             attention_mask,
-            dropout=self.attention_dropout if self.training else 0.0,
+            dropout=dropout,
             scaling=self.scaling,
             sliding_window=self.sliding_window,
             **kwargs,
@@ -458,7 +677,7 @@ class VanillaTransformerFeedForward(nn.Module):
             if self.gate_proj is None
             else self.activation(self.gate_proj(hidden_states)) * inner
         )
-        inner = nn.functional.dropout(inner, p=self.activation_dropout, training=self.training)
+        inner = dropout(inner, self.activation_dropout, self.training)
         return self.down_proj(inner)  # (B, T, D)
 
 
@@ -487,7 +706,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
     def _after(self, norm: nn.Module, residual: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         # section 5.4: dropout on the output of the sublayer, before it is added and normalised
-        hidden_states = residual + nn.functional.dropout(output, p=self.dropout, training=self.training)
+        hidden_states = residual + dropout(output, self.dropout, self.training)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
@@ -501,15 +720,18 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         use_cache: bool | None = None,  # read by GradientCheckpointingLayer
         position_ids: torch.Tensor | None = None,
         rotation: torch.Tensor | None = None,
+        segments: Segments | None = None,
+        cross_segments: Segments | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(B, T, D) to (B, T, D); `rotation` as in [`VanillaTransformerAttention.forward`]."""
+        """(B, T, D) to (B, T, D); `rotation` and `segments` as in [`VanillaTransformerAttention.forward`]."""
         output, _ = self.self_attn(
             self._before(self.self_attn_norm, hidden_states),
             attention_mask=attention_mask,
             cache=cache,
             position_ids=position_ids,
             rotation=rotation,
+            segments=segments,
             **kwargs,
         )
         hidden_states = self._after(self.self_attn_norm, hidden_states, output)
@@ -519,6 +741,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
                 encoder_hidden_states,
                 attention_mask=encoder_attention_mask,
                 cache=cache,
+                segments=cross_segments,
                 **kwargs,
             )
             hidden_states = self._after(self.cross_attn_norm, hidden_states, output)
@@ -607,7 +830,22 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             hidden_states = hidden_states + encoding.to(hidden_states.device, hidden_states.dtype)
         elif self.embed_positions is not None:
             hidden_states = hidden_states + self.embed_positions(position_ids)
-        return nn.functional.dropout(hidden_states, p=self.config.dropout, training=self.training)
+        return dropout(hidden_states, self.config.dropout, self.training)
+
+    def knows_segments(self, inputs: torch.Tensor, kwargs: dict[str, Any]) -> bool:
+        """Whether attention can go sequence by sequence: with flash attention, and with sdpa on a CPU.
+
+        Not where the states of all layers are wanted, which have the shape of the batch; nor in a graph, whose shapes
+        would depend on the data. Elsewhere a mask keeps sequences apart.
+        """
+        wanted = any(
+            kwargs.get(name, getattr(self.config, name, False))
+            for name in ("output_hidden_states", "output_attentions")
+        )
+        if wanted or is_tracing(inputs):
+            return False
+        on_cpu = self.config._attn_implementation == "sdpa" and inputs.device.type == "cpu"
+        return on_cpu or is_flash_attention_requested(self.config)
 
     def rotation(self, position_ids: torch.Tensor) -> torch.Tensor | None:
         """`rotary_encoding` (2, B or 1, T, d/2), once for all layers; `None` where positions are of another kind."""
@@ -652,21 +890,37 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         packed = packed_sequences(position_ids, attention_mask, inputs.shape[0])
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, 0, inputs.shape[1], inputs.device)
+        unpadded = segments = None
+        if self.knows_segments(inputs, kwargs):
+            if packed is not None:
+                unpadded = Unpadded.from_packed(packed)
+            elif self.training and has_padding(attention_mask):
+                unpadded = Unpadded.from_mask(attention_mask.bool(), by_length(attention_mask))
+        if unpadded is not None:
+            input_ids, inputs_embeds, position_ids = map(unpadded.take, (input_ids, inputs_embeds, position_ids))
+            attention_mask, segments = None, Segments(unpadded.lengths, unpadded.lengths)
         hidden_states = self.embed(input_ids, inputs_embeds, position_ids)
-        local = self.config.sliding_window is not None
-        create_mask = create_bidirectional_sliding_window_mask if local else create_bidirectional_mask
-        attention_mask = create_mask(
-            self.config,
-            hidden_states,
-            attention_mask,
-            and_mask_function=None if packed is None else same_sequence(packed, packed),
-        )
+        if segments is None:
+            local = self.config.sliding_window is not None
+            create_mask = create_bidirectional_sliding_window_mask if local else create_bidirectional_mask
+            attention_mask = create_mask(
+                self.config,
+                hidden_states,
+                attention_mask,
+                and_mask_function=None if packed is None else same_sequence(packed, packed),
+            )
         rotation = self.rotation(position_ids)
         for layer in self.layers:
             hidden_states = layer(
-                hidden_states, attention_mask, position_ids=position_ids, rotation=rotation, **kwargs
+                hidden_states,
+                attention_mask,
+                position_ids=position_ids,
+                rotation=rotation,
+                segments=segments,
+                **kwargs,
             )
-        return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
+        hidden_states = self.norm(hidden_states)
+        return BaseModelOutput(hidden_states if unpadded is None else unpadded.put_back(hidden_states))
 
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
@@ -736,24 +990,41 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             check_mask("attention_mask", attention_mask, inputs.shape[1], inputs.shape[1], inputs.shape[1])
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, past_length, inputs.shape[1], inputs.device)
-        hidden_states = self.embed(input_ids, inputs_embeds, position_ids)
-        local = self.config.sliding_window is not None
-        create_mask = create_sliding_window_causal_mask if local else create_causal_mask
-        attention_mask = create_mask(
-            self.config,
-            hidden_states,
-            attention_mask,
-            cache=own_cache,
-            position_ids=packing_positions,
-        )
+        unpadded = source = segments = cross_segments = packed_source = None
         if encoder_hidden_states is not None:
-            source = encoder_hidden_states.shape
-            check_mask("cross_attention_mask", encoder_attention_mask, inputs.shape[1], source[1], source[1])
-            packed_source = packed_sequences(encoder_position_ids, encoder_attention_mask, source[0])
+            shape = encoder_hidden_states.shape
+            check_mask("cross_attention_mask", encoder_attention_mask, inputs.shape[1], shape[1], shape[1])
+            packed_source = packed_sequences(encoder_position_ids, encoder_attention_mask, shape[0])
             if starts and (packed is None) != (packed_source is None):
                 raise ValueError(
                     "where rows hold several pairs, position_ids and decoder_position_ids both start anew."
                 )
+        if starts and not use_cache and self.knows_segments(inputs, kwargs):
+            if packed is not None:
+                unpadded = Unpadded.from_packed(packed)
+                source = None if packed_source is None else Unpadded.from_packed(packed_source)
+            elif self.training:
+                unpadded, source = self._without_padding(
+                    inputs, attention_mask, encoder_hidden_states, encoder_attention_mask
+                )
+        if unpadded is not None:
+            input_ids, inputs_embeds, position_ids = map(unpadded.take, (input_ids, inputs_embeds, position_ids))
+            attention_mask, segments = None, Segments(unpadded.lengths, unpadded.lengths)
+        if source is not None:
+            encoder_hidden_states, encoder_attention_mask = source.take(encoder_hidden_states), None
+            cross_segments = Segments(unpadded.lengths, source.lengths)
+        hidden_states = self.embed(input_ids, inputs_embeds, position_ids)
+        if segments is None:
+            local = self.config.sliding_window is not None
+            create_mask = create_sliding_window_causal_mask if local else create_causal_mask
+            attention_mask = create_mask(
+                self.config,
+                hidden_states,
+                attention_mask,
+                cache=own_cache,
+                position_ids=packing_positions,
+            )
+        if encoder_hidden_states is not None and cross_segments is None:
             encoder_attention_mask = create_bidirectional_mask(
                 self.config,
                 hidden_states,
@@ -773,11 +1044,33 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 use_cache=use_cache,
                 position_ids=position_ids,
                 rotation=rotation,
+                segments=segments,
+                cross_segments=cross_segments,
                 **kwargs,
             )
+        hidden_states = self.norm(hidden_states)
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.norm(hidden_states), cache=cache if use_cache else None
+            last_hidden_state=hidden_states if unpadded is None else unpadded.put_back(hidden_states),
+            cache=cache if use_cache else None,
         )
+
+    @staticmethod
+    def _without_padding(
+        inputs: torch.Tensor, mask: Any, encoder_hidden_states: torch.Tensor | None, encoder_mask: Any
+    ) -> tuple[Unpadded | None, Unpadded | None]:
+        """Target and source as long rows, pair by pair; `None` where there is no padding, or a mask says more than that."""
+        if encoder_hidden_states is None:
+            return (Unpadded.from_mask(mask.bool(), by_length(mask)) if has_padding(mask) else None), None
+        ready = any(isinstance(one, torch.Tensor) and one.dim() == 4 for one in (mask, encoder_mask))
+        if ready or not (has_padding(mask) or has_padding(encoder_mask)):
+            return None, None
+        shape = encoder_hidden_states.shape[:2]
+        mask = mask.bool() if mask is not None else inputs.new_ones(inputs.shape[:2], dtype=torch.bool)
+        encoder_mask = encoder_mask.bool() if encoder_mask is not None else mask.new_ones(shape)
+        order = by_length(mask, encoder_mask)
+        if not encoder_mask[order].any(1).all():  # queries without a key
+            return None, None
+        return Unpadded.from_mask(mask, order), Unpadded.from_mask(encoder_mask, order)
 
 
 # --------------------------------------------------------------------------------------------------------- base model
@@ -917,6 +1210,7 @@ class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
         """For `smoothed_cross_entropy`, of the keywords of a forward; `label_smoothing` overrides the config's."""
         return {
             "label_smoothing": kwargs.get("label_smoothing", self.config.label_smoothing),
+            "label_smoothing_form": self.config.label_smoothing_form,
             "num_items_in_batch": kwargs.get("num_items_in_batch"),
         }
 
@@ -1023,6 +1317,9 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, 
             use_cache = False  # a loss needs all positions at once
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+                if skip_logits and self.training and decoder_attention_mask is None and decoder_position_ids is None:
+                    # nothing looks back at what stands behind the last label of a row, so it can be left out
+                    decoder_attention_mask = (labels != IGNORED).flip(-1).cumsum(-1).flip(-1) > 0
         outputs = self.model(
             input_ids,
             attention_mask,
@@ -1095,6 +1392,9 @@ class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransf
         next_tokens = kwargs.get("shift_labels")
         if labels is not None and next_tokens is None:
             next_tokens = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
+            if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
+                # with padding on the left, the first token follows padding and not a token
+                next_tokens = next_tokens.masked_fill(attention_mask[:, -labels.shape[1] :] == 0, IGNORED)
         logits, loss = self.logits_and_loss(
             outputs.last_hidden_state, next_tokens, logits_to_keep, skip_logits, **kwargs
         )
@@ -1212,7 +1512,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
             kwargs |= {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
         pooled = self.pool(outputs.last_hidden_state, mask)
-        logits = self.score(nn.functional.dropout(pooled, p=self.config.dropout, training=self.training))
+        logits = self.score(dropout(pooled, self.config.dropout, self.training))
         loss = None if labels is None else self.classification_loss(logits, labels, **kwargs)
         if not self.config.is_encoder_decoder:
             return SequenceClassifierOutput(
@@ -1253,7 +1553,7 @@ class VanillaTransformerForTokenClassification(VanillaTransformerHeadModel):
         """(B, T) ids to logits (B, T, num_labels); `labels` (B, T) are classes, -100 where none counts."""
         kwargs["use_cache"] = False
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
-        states = nn.functional.dropout(outputs.last_hidden_state, p=self.config.dropout, training=self.training)
+        states = dropout(outputs.last_hidden_state, self.config.dropout, self.training)
         logits = self.score(states)
         return TokenClassifierOutput(
             loss=None if labels is None else smoothed_cross_entropy(logits, labels, **self._loss_options(kwargs)),
@@ -1293,7 +1593,7 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
         """
         kwargs["use_cache"] = False
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
-        states = nn.functional.dropout(outputs.last_hidden_state, p=self.config.dropout, training=self.training)
+        states = dropout(outputs.last_hidden_state, self.config.dropout, self.training)
         logits = self.qa_outputs(states)  # (B, T, 2)
         if attention_mask is not None and attention_mask.dim() == 2:
             # the softmax is over positions, so padding would have a share in it

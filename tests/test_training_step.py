@@ -1,0 +1,420 @@
+"""What makes a training step lean: loss without all logits, cheap dropout, layers without padding. Each equals the plain form."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from tiny import ARCHITECTURES, PAD, pad_rows, tiny_config, tiny_model, tokens
+from vanilla_transformer import VanillaTransformerForSequenceClassification, VanillaTransformerForTokenClassification
+from vanilla_transformer import modeling_vanilla_transformer as modeling
+from vanilla_transformer.modeling_vanilla_transformer import (
+    Segments,
+    Unpadded,
+    chunked_cross_entropy,
+    dropout,
+    smoothed_cross_entropy,
+)
+
+IGNORED = -100
+
+
+def assert_close(actual, expected, atol=1e-6):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
+
+
+# ------------------------------------------------------------------------------------------------------------------ loss
+
+
+def random_rows(count, width, vocabulary, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(count, width, generator=generator).to(dtype).requires_grad_()
+    weight = (torch.randn(vocabulary, width, generator=generator) / width**0.5).to(dtype).requires_grad_()
+    labels = torch.randint(0, vocabulary, (count,), generator=generator)
+    labels[::5] = IGNORED
+    return hidden, weight, labels
+
+
+def smoothed_target(labels, vocabulary, smoothing, form):
+    """The distribution that the definition of each convention says, row by row."""
+    wrong = smoothing / vocabulary if form == "uniform" else smoothing / (vocabulary - 1)
+    right = 1 - smoothing + (wrong if form == "uniform" else 0)
+    target = torch.full((len(labels), vocabulary), wrong, dtype=torch.float64)
+    return target.scatter_(1, labels.unsqueeze(1), right)
+
+
+@pytest.mark.parametrize("form", ["uniform", "others"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
+def test_both_conventions_of_smoothing_are_their_definitions(smoothing, form):
+    hidden, weight, labels = random_rows(40, 8, 7, dtype=torch.float64)
+    logits = hidden @ weight.t()
+    counted = labels != IGNORED
+    target = smoothed_target(labels[counted], 7, smoothing, form)
+    assert_close(target.sum(1), torch.ones(len(target), dtype=torch.float64))
+    expected = -(target * logits[counted].log_softmax(-1)).sum() / counted.sum()
+    for loss in (
+        smoothed_cross_entropy(logits, labels, smoothing, label_smoothing_form=form),
+        chunked_cross_entropy(hidden, weight, labels, smoothing, label_smoothing_form=form),
+    ):
+        assert_close(loss.double(), expected)
+    if form == "uniform":
+        plain = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, label_smoothing=smoothing)
+        assert_close(plain, expected)
+
+
+@pytest.mark.parametrize("form", ["uniform", "others"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("count", [1, 255, 256, 257, 700])
+def test_the_loss_in_chunks_is_the_plain_loss(monkeypatch, count, smoothing, form):
+    """To 1e-6, forward and backward, in chunks that end in the middle, at the end and beyond."""
+    monkeypatch.setattr(modeling._ChunkedCrossEntropy, "LOGITS", 0)  # chunks of 256 rows
+    hidden, weight, labels = random_rows(count + 1, 16, 300)
+    results = []
+    for function, arguments in (
+        (lambda h, w, *rest: smoothed_cross_entropy(h @ w.t(), *rest), (hidden, weight)),
+        (chunked_cross_entropy, (hidden, weight)),
+    ):
+        loss = function(*arguments, labels, smoothing, torch.tensor(count), form)
+        results.append((loss, *torch.autograd.grad(3 * loss, (hidden, weight))))
+    for chunked, plain in zip(results[1], results[0], strict=True):
+        assert_close(chunked, plain)
+
+
+def test_the_gradients_of_the_loss_in_chunks_are_right_in_float64():
+    hidden, weight, labels = random_rows(9, 4, 6, dtype=torch.float64)
+    for form in ("uniform", "others"):
+        torch.autograd.gradcheck(
+            lambda h, w, f=form: chunked_cross_entropy(h, w, labels, 0.1, None, f), (hidden, weight)
+        )
+
+
+def test_certain_and_impossible_tokens_have_a_finite_loss():
+    """Logits hundreds apart: the probability of the right token is 0 in float32, and its logarithm is not infinite."""
+    hidden = torch.tensor([[300.0], [-300.0]], requires_grad=True)
+    weight = torch.tensor([[1.0], [-1.0]], requires_grad=True)
+    labels = torch.tensor([1, 1])
+    loss = chunked_cross_entropy(hidden, weight, labels)
+    assert_close(loss, torch.tensor(300.0), atol=1e-4)
+    assert all(grad.isfinite().all() for grad in torch.autograd.grad(loss, (hidden, weight)))
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that any operation makes."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return result
+
+
+def test_no_tensor_of_a_training_step_has_tokens_times_vocabulary():
+    """Twice as many tokens: the largest tensor stays as it was, the chunk of logits."""
+    vocabulary, largest = 5000, []
+    model = tiny_model(vocab_size=vocabulary, attn_implementation="sdpa").train()
+    for length in (1300, 2600):
+        ids = tokens(2, length)
+        with Largest() as mode:
+            model(ids, labels=ids, skip_logits=True).loss.backward()
+        largest.append(mode.elements)
+        assert mode.elements < 2 * length * vocabulary / 2
+    assert largest[0] == largest[1] == modeling._ChunkedCrossEntropy.LOGITS // vocabulary * vocabulary
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_under_autocast_products_are_short_and_sums_are_long(dtype):
+    """The gradient of the projection is a sum over all tokens: kept in float32, however many chunks there are."""
+    hidden, weight, labels = random_rows(3000, 16, 40)
+    exact = torch.autograd.grad(chunked_cross_entropy(hidden, weight, labels, 0.1), (hidden, weight))
+    with torch.autocast("cpu", dtype):
+        loss = chunked_cross_entropy(hidden, weight, labels, 0.1)
+    assert loss.dtype == torch.float32
+    for grad, expected in zip(torch.autograd.grad(loss, (hidden, weight)), exact, strict=True):
+        assert grad.dtype == torch.float32
+        assert (grad - expected).norm() / expected.norm() < 0.01
+
+
+@pytest.mark.parametrize("form", ["uniform", "others"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_model_has_the_convention_of_its_configuration(architecture, form):
+    model = tiny_model(architecture, label_smoothing=0.3, label_smoothing_form=form)
+    ids = tokens(2, 6)
+    for skip_logits in (False, True):
+        output = model(ids, labels=ids, skip_logits=skip_logits)
+        logits, labels = model(ids, labels=ids).logits, ids
+        if architecture == "decoder-only":
+            logits, labels = logits[:, :-1], ids[:, 1:]
+        expected = smoothed_cross_entropy(logits, labels, 0.3, label_smoothing_form=form)
+        assert_close(output.loss, expected)
+        assert abs(expected - smoothed_cross_entropy(logits, labels, 0.1)) > 1e-3
+
+
+# --------------------------------------------------------------------------------------------------------------- dropout
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
+def test_dropout_drops_its_share_and_keeps_the_mean(p):
+    torch.manual_seed(0)
+    dropped = dropout(torch.ones(400, 1001), p, training=True)
+    share = (dropped == 0).double().mean().item()
+    assert abs(share - p) < 4 * (p * (1 - p) / dropped.numel()) ** 0.5
+    assert abs(dropped.double().mean().item() - 1) < 0.01
+    assert torch.allclose(dropped[dropped != 0], torch.tensor(1 / (1 - p)), rtol=1e-4)
+    # no column, row or lane of the 64 bits that are drawn at once is dropped more often than others
+    for lane in range(4):
+        assert abs((dropped.flatten()[lane::4] == 0).double().mean().item() - p) < 0.01
+
+
+def test_dropout_is_the_same_for_a_seed_and_in_the_backward_pass():
+    states = torch.randn(3, 5, 7, requires_grad=True)
+    torch.manual_seed(3)
+    first = dropout(states, 0.4, training=True)
+    second = dropout(states, 0.4, training=True)
+    torch.manual_seed(3)
+    assert torch.equal(dropout(states, 0.4, training=True), first)
+    assert not torch.equal(first, second)
+    (grad,) = torch.autograd.grad(first.sum(), states)
+    assert torch.equal(grad == 0, first == 0)
+    assert_close(grad * states, first)
+    for off in (dropout(states, 0.4, training=False), dropout(states, 0.0, training=True)):
+        assert torch.equal(off, states)
+
+
+def test_dropout_keeps_one_byte_an_element():
+    states = torch.randn(64, 64, requires_grad=True)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        dropout(states, 0.1, training=True)
+    assert [tensor.element_size() * tensor.numel() for tensor in kept] == [states.numel()]
+
+
+# ------------------------------------------------------------------------------------------------------- without padding
+
+SOURCES, TARGETS = (7, 3, 5, 5, 1), (2, 6, 4, 4, 5)
+
+
+def gradients(model):
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def rows_of(lengths, seed):
+    return [tokens(1, n, seed=seed + 10 * i + n)[0] for i, n in enumerate(lengths)]
+
+
+def alone(model, sources, targets):
+    """Loss, summed over labels, and gradients of sequence after sequence; the logits of each."""
+    logits, total = [], 0
+    for source, target in zip(sources, targets, strict=True):
+        output = model(source[None], labels=target[None], num_items_in_batch=1)
+        output.loss.backward()
+        logits.append(output.logits[0])
+        total += output.loss.detach()
+    return total, gradients(model), logits
+
+
+def padded_batch(sources, targets, side, architecture):
+    ids, mask = pad_rows(sources, side)
+    labels = torch.full((len(targets), max(map(len, targets))), IGNORED)
+    for row, target in enumerate(targets):
+        place = (
+            slice(len(target)) if side == "right" or architecture == "encoder-decoder" else slice(-len(target), None)
+        )
+        labels[row, place] = target
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def packed_batch(sources, targets, architecture):
+    positions = torch.cat([torch.arange(len(row)) for row in sources])[None]
+    batch = {"input_ids": torch.cat(sources)[None], "position_ids": positions, "labels": torch.cat(targets)[None]}
+    if architecture == "encoder-decoder":
+        shifted = [torch.cat([torch.tensor([1]), target[:-1]]) for target in targets]
+        batch["decoder_input_ids"] = torch.cat(shifted)[None]
+        batch["decoder_position_ids"] = torch.cat([torch.arange(len(row)) for row in targets])[None]
+    if architecture == "decoder-only":
+        # the first token of a sequence follows nothing
+        starts = torch.tensor([0, *map(len, targets)]).cumsum(0)[:-1]
+        batch["labels"][0, starts] = IGNORED
+    return batch
+
+
+def sides(architecture):
+    sources = rows_of(SOURCES, 0)
+    return sources, rows_of(TARGETS, 100) if architecture == "encoder-decoder" else sources
+
+
+def counting(monkeypatch):
+    """How often attention went sequence by sequence."""
+    calls, original = [], modeling.segmented_attention
+    monkeypatch.setattr(modeling, "segmented_attention", lambda *args: calls.append(args[4]) or original(*args))
+    return calls
+
+
+OVERRIDES = {
+    "paper": {},
+    "rotary": {"position_encoding": "rope"},
+    "learned-pre-norm": {"position_encoding": "learned", "norm_position": "pre"},
+    "grouped-query": {"num_key_value_heads": 2},
+    "window": {"sliding_window": 2},
+}
+
+
+@pytest.mark.parametrize("form", ["left", "right", "packed"])
+@pytest.mark.parametrize("overrides", OVERRIDES.values(), ids=OVERRIDES)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_packed_is_padded_is_alone(monkeypatch, architecture, overrides, form):
+    """Loss and gradients of all weights, in training, where no layer sees padding; and in eval, with masks."""
+    model = tiny_model(architecture, **overrides).train()
+    sources, targets = sides(architecture)
+    total, expected, _ = alone(model, sources, targets)
+    if form == "packed":
+        batch = packed_batch(sources, targets, architecture)
+    else:
+        batch = padded_batch(sources, targets, form, architecture)
+    calls = counting(monkeypatch)
+    for training in (True, False):
+        for skip_logits in (False, True):
+            model.train(training)
+            if skip_logits:
+                calls.clear()
+            loss = model(**batch, num_items_in_batch=1, skip_logits=skip_logits).loss
+            loss.backward()
+            assert_close(loss.detach(), total, atol=2e-5)
+            for name, gradient in gradients(model).items():
+                assert_close(gradient, expected[name], atol=2e-5)
+    layers = 2 + 2 * 3 if architecture == "encoder-decoder" else 2
+    assert len(calls) == (layers if form == "packed" else 0)
+    model.train()
+    model(**batch, skip_logits=True)
+    assert len(calls) >= layers
+    assert all(sum(segments.queries) in (sum(SOURCES), sum(TARGETS)) for segments in calls)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_outputs_have_the_shape_of_the_batch_and_nothing_at_padding(architecture):
+    model = tiny_model(architecture).train()
+    sources, targets = sides(architecture)
+    _, _, expected = alone(model, sources, targets)
+    batch = padded_batch(sources, targets, "right", architecture)
+    if architecture == "encoder-decoder":
+        batch["decoder_attention_mask"] = (batch["labels"] != IGNORED).long()
+    logits = model(**batch).logits
+    assert logits.shape[:2] == batch["labels"].shape
+    for row, one in enumerate(expected):
+        assert_close(logits[row, : len(one)], one, atol=1e-5)
+        assert not logits[row, len(one) :].any()
+
+
+def test_states_and_maps_of_all_layers_have_the_shape_of_the_batch():
+    for implementation, wanted in (("sdpa", "output_hidden_states"), ("eager", "output_attentions")):
+        model = tiny_model(attn_implementation=implementation).train()
+        sources, targets = sides("encoder-decoder")
+        batch = padded_batch(sources, targets, "right", "encoder-decoder")
+        output = model(**batch, **{wanted: True})
+        found = output.encoder_hidden_states if wanted == "output_hidden_states" else output.encoder_attentions
+        assert all(states.shape[0] == len(SOURCES) for states in found)
+
+
+@pytest.mark.parametrize(
+    "head", [VanillaTransformerForSequenceClassification, VanillaTransformerForTokenClassification]
+)
+@pytest.mark.parametrize("architecture", ["encoder-only", "decoder-only"])
+def test_classifiers_without_padding(architecture, head):
+    config = tiny_config(architecture, num_labels=3)
+    torch.manual_seed(0)
+    model = head(config)
+    ids, mask = pad_rows(rows_of(SOURCES, 0), "left")
+    labels = torch.arange(5) % 3 if head is VanillaTransformerForSequenceClassification else ids % 3
+    labels = labels if labels.dim() == 1 else labels.masked_fill(mask == 0, IGNORED)
+    results = []
+    for training in (True, False):
+        model.train(training)
+        output = model(ids, attention_mask=mask, labels=labels)
+        output.loss.backward()
+        results.append((output.loss.detach(), gradients(model)))
+    (loss, grads), (expected, expected_grads) = results
+    assert_close(loss, expected)
+    for name, gradient in grads.items():
+        assert_close(gradient, expected_grads[name], atol=1e-5)
+
+
+def test_rows_that_cannot_be_unpadded_still_train():
+    """A row of padding alone, in the source, in the target or in both: finite, and the others are as they were."""
+    model = tiny_model().train()
+    sources, targets = sides("encoder-decoder")
+    total, expected, _ = alone(model, sources, targets)
+    batch = padded_batch(sources, targets, "right", "encoder-decoder")
+    empty = {"input_ids": PAD, "attention_mask": 0, "labels": IGNORED}
+    extended = {name: torch.cat([rows, torch.full_like(rows[:1], empty[name])]) for name, rows in batch.items()}
+    loss = model(**extended, num_items_in_batch=1, skip_logits=True).loss
+    loss.backward()
+    assert_close(loss.detach(), total, atol=2e-5)
+    for name, gradient in gradients(model).items():
+        assert_close(gradient, expected[name], atol=2e-5)
+    extended["labels"][-1, 0] = 7  # a target without a source
+    loss = model(**extended, num_items_in_batch=1, skip_logits=True).loss
+    loss.backward()
+    assert loss.isfinite() and all(gradient.isfinite().all() for gradient in gradients(model).values())
+
+
+def test_gradient_checkpointing_without_padding():
+    model = tiny_model(dropout=0.2).train()
+    sources, targets = sides("encoder-decoder")
+    batch = padded_batch(sources, targets, "right", "encoder-decoder")
+    results = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model(**batch, skip_logits=True).loss.backward()
+        results.append(gradients(model))
+        model.activation_checkpointing_enable()
+    for name, gradient in results[0].items():
+        assert_close(results[1][name], gradient)
+
+
+@pytest.mark.parametrize("form", ["right", "packed"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_flash_attention_gets_the_bounds_of_the_sequences(monkeypatch, architecture, form):
+    """Its kernels need an accelerator; what stands in for them here computes by the same arguments."""
+    model = tiny_model(architecture).train()
+    sources, targets = sides(architecture)
+    total, expected, _ = alone(model, sources, targets)
+
+    def varlen(module, query, key, value, attention_mask, scaling, dropout, sliding_window, **kwargs):
+        assert attention_mask is None and query.shape[0] == 1
+        bounds = [kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"]]
+        assert all(bound.dtype == torch.int32 and bound[0] == 0 for bound in bounds)
+        queries, keys = (bound.diff().tolist() for bound in bounds)
+        assert (max(queries), max(keys)) == (kwargs["max_length_q"], kwargs["max_length_k"])
+        segments = Segments(queries, keys)
+        return modeling.segmented_attention(module, query, key, value, segments, scaling, dropout), None
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", varlen)
+    model.config._attn_implementation_internal = "flash_attention_2"
+    if form == "packed":
+        batch = packed_batch(sources, targets, architecture)
+    else:
+        batch = padded_batch(sources, targets, form, architecture)
+    loss = model(**batch, num_items_in_batch=1, skip_logits=True).loss
+    loss.backward()
+    assert_close(loss.detach(), total, atol=2e-5)
+    for name, gradient in gradients(model).items():
+        assert_close(gradient, expected[name], atol=2e-5)
+
+
+def test_a_long_row_and_back():
+    mask = torch.tensor([[0, 1, 1], [1, 1, 1], [0, 0, 0], [1, 0, 1]]).bool()
+    states = torch.arange(24.0).view(4, 3, 2)
+    unpadded = Unpadded.from_mask(mask, [3, 0, 1])
+    assert unpadded.lengths == [2, 2, 3]
+    long = unpadded.take(states)
+    assert torch.equal(long[0], torch.cat([states[3, [0, 2]], states[0, 1:], states[1]]))
+    assert torch.equal(unpadded.put_back(long), states * mask.unsqueeze(-1))
+    packed = Unpadded.from_packed(torch.tensor([[0, 0, 1], [0, 1, 1]]))
+    assert packed.lengths == [2, 1, 1, 2]
+    assert torch.equal(packed.put_back(packed.take(states[:2])), states[:2])
+    assert Segments([2, 2, 3], [1, 1, 1]).runs == [(2, 2, 1), (1, 3, 1)]
