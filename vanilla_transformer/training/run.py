@@ -88,9 +88,11 @@ def run_recipe(
         recipe.batches.max_tokens,
         max_sentences=recipe.batches.max_sentences,
         seed=recipe.seed,
+        count=recipe.batches.count,
     )
     say(
-        f"{len(sampler)} batches an epoch of at most {recipe.batches.max_tokens} tokens a side, "
+        f"{len(sampler)} batches an epoch of at most {recipe.batches.max_tokens} tokens"
+        f"{' a side' if recipe.batches.count == 'longer' else ''}, "
         f"{100 * sampler.padding_share():.1f} % padding"
     )
     model = task.model(say)
