@@ -9,7 +9,8 @@ In a loop of your own, with accelerate (which deals out the batches to its proce
     sampler = TokenBudgetBatchSampler(lengths, max_tokens=4096)
     loader = accelerator.prepare(DataLoader(rows, batch_sampler=sampler, collate_fn=collator))
     for epoch in range(epochs):
-        loader.set_epoch(epoch), sampler.set_epoch(epoch)  # accelerate tells the sampler on one process only
+        loader.set_epoch(epoch)
+        sampler.set_epoch(epoch)  # which accelerate's loader does on one process only
         for batch in loader: ...
 
 `accelerate.skip_first_batches(loader, n)` goes on after n batches of an epoch. In a `Trainer` of your own,

@@ -22,6 +22,7 @@ from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.schedules import noam_peak
+from vanilla_transformer.training.sharding import gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
 from vanilla_transformer.training.trainer import TimeLimit, TokenProgress
 
@@ -127,6 +128,8 @@ def run_recipe(
         _train(trainer, checkpoint, folder)
     finally:
         progress.close()
+    if is_sharded(trainer.model):
+        trainer.model = trainer.model_wrapped = gather_model(trainer.accelerator, trainer.model)
 
     metrics: dict[str, Any] = {
         "task": recipe.task,
@@ -192,7 +195,11 @@ def _say_nothing(line: str) -> None:
 
 def _training_arguments(recipe: Recipe) -> TrainingArguments:
     # use_cpu: without it transformers 5.24 lets several processes on CPUs each train a model of its own
-    machine = {"use_cpu": _accelerator() is None, "dataloader_pin_memory": _accelerator() == "cuda"}
+    machine = {
+        "use_cpu": _accelerator() is None,
+        "dataloader_pin_memory": _accelerator() == "cuda",
+        "ddp_find_unused_parameters": False,  # there are none, and DDP warns where it is told to look for them
+    }
     task = TASKS[recipe.task]
     fields = {**machine, "label_names": list(task.label_names), **recipe.training}
     fields.setdefault("save_total_limit", max(recipe.averaging.last, 1) + 1)

@@ -28,6 +28,7 @@ from transformers.trainer_utils import rotate_checkpoints
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
 from vanilla_transformer.training.averaging import is_whole
 from vanilla_transformer.training.schedules import inverse_sqrt_schedule
+from vanilla_transformer.training.sharding import embeddings_in_root_group, without_tied_copies
 from vanilla_transformer.training.token_batches import TokenBudgetMixin
 
 __all__ = ["Seq2SeqTokenTrainer", "TimeLimit", "TokenProgress", "TokenTrainer"]
@@ -119,7 +120,15 @@ class TokenTrainer(TokenBudgetMixin):
             inputs = {**inputs, "skip_logits": True}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_fsdp_enabled:
+            return super()._prepare_for_training(*args, **kwargs)
+        with embeddings_in_root_group(self.model):
+            return super()._prepare_for_training(*args, **kwargs)
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if state_dict is not None:
+            state_dict = without_tied_copies(self.model, state_dict)
         super()._save(output_dir, state_dict)
         if self.target_tokenizer is not None:
             self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER)
