@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator, skip_first_batches
+from accelerate import Accelerator, DistributedType, skip_first_batches
 from accelerate.utils import send_to_device, set_seed
 from torch.utils.data import DataLoader
 
@@ -56,6 +56,8 @@ def main(recipe: Recipe, resume: bool) -> None:
             "this loop trains seq2seq with lr_scheduler_type inverse_sqrt and without weight_decay only."
         )
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
+    if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+        raise RecipeError("this loop keeps the whole model in each process; use train_seq2seq.py to spread it.")
     folder = Path(recipe.output_dir)
     checkpoints = sorted(folder.glob("checkpoint-*[0-9]"), key=lambda path: int(path.name.partition("-")[2]))
     if not resume and folder.is_dir() and any(folder.iterdir()):
@@ -117,7 +119,8 @@ def main(recipe: Recipe, resume: bool) -> None:
     random_state = None
     if resume and checkpoints:
         accelerator.load_state(str(checkpoints[-1]))
-        random_state = torch.get_rng_state()
+        # a loader draws a number when it starts, which is to be undone where it had started before
+        random_state = torch.get_rng_state() if 0 < progress.batches < len(loader) else None
         accelerator.print(f"going on after update {progress.updates}")
 
     losses, last_log = torch.zeros((), device=accelerator.device), progress.updates
@@ -125,8 +128,9 @@ def main(recipe: Recipe, resume: bool) -> None:
         loader.set_epoch(progress.epoch)
         sampler.set_epoch(progress.epoch)  # which accelerate's loader does on one process only
         model.train()
-        for group in in_groups(skip_first_batches(loader, progress.batches), accumulated):
-            if random_state is not None:  # a loader draws a number when it starts: undone, where a run goes on
+        rest = skip_first_batches(loader, progress.batches) if progress.batches < len(loader) else []
+        for group in in_groups(rest, accumulated):
+            if random_state is not None:
                 torch.set_rng_state(random_state)
                 random_state = None
             # The loss of an update is the mean over all target tokens of its batches, on all processes. DDP takes the
@@ -159,7 +163,7 @@ def main(recipe: Recipe, resume: bool) -> None:
         else:
             progress.epoch, progress.batches = progress.epoch + 1, 0
         log(accelerator, folder, progress, eval_loss=evaluate(accelerator, model, validation, collator, settings))
-        if settings["save_strategy"] == "epoch":
+        if settings["save_strategy"] == "epoch" and progress.batches == 0:
             save(accelerator, folder, progress)
 
     if accelerator.is_main_process:

@@ -22,7 +22,7 @@ from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.schedules import noam_peak
-from vanilla_transformer.training.sharding import gather_model, is_sharded
+from vanilla_transformer.training.sharding import check_plugin, gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
 from vanilla_transformer.training.trainer import TimeLimit, TokenProgress
 
@@ -118,6 +118,8 @@ def run_recipe(
         processing_class=task.tokenizer,
         **task.trainer_options(validation),
     )
+    if trainer.is_fsdp_enabled:
+        check_plugin(trainer.accelerator.state.fsdp_plugin)
     progress = TokenProgress(name for name, *_ in task.curves)
     if not arguments.disable_tqdm:
         trainer.remove_callback(ProgressCallback)

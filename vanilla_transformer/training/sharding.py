@@ -6,13 +6,29 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.fsdp import StateDictType
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-__all__ = ["embeddings_in_root_group", "gather_model", "is_sharded", "without_tied_copies"]
+from vanilla_transformer.training import RecipeError
+
+__all__ = ["check_plugin", "embeddings_in_root_group", "gather_model", "is_sharded", "without_tied_copies"]
+
+
+def check_plugin(plugin: FullyShardedDataParallelPlugin) -> None:
+    """Refuse what a run cannot be made with.
+
+    Raises:
+        RecipeError: for FSDP1, and for checkpoints in pieces.
+    """
+    if plugin.fsdp_version != 2 or plugin.state_dict_type != StateDictType.FULL_STATE_DICT:
+        raise RecipeError(
+            f"runs need FSDP with fsdp_version 2 and fsdp_state_dict_type FULL_STATE_DICT, not {plugin.fsdp_version} and "
+            f"{getattr(plugin.state_dict_type, 'name', plugin.state_dict_type)}; scripts/launch/fsdp2.yaml sets both."
+        )
 
 
 @contextmanager
