@@ -44,11 +44,19 @@ def launch(*arguments):
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
     }
-    done = subprocess.run(
-        list(map(str, [*command, *arguments])), capture_output=True, text=True, timeout=400, env=environment
+    launcher = subprocess.Popen(
+        list(map(str, [*command, *arguments])),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    try:
+        said = launcher.communicate(timeout=300)[1]
+    finally:
+        launcher.terminate()  # and with it, where it still runs, the processes it started
+    assert launcher.returncode == 0, said
+    return said
 
 
 def differences(first, second):

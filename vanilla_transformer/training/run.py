@@ -146,6 +146,8 @@ def run_recipe(
 
     if trainer.is_world_process_zero():
         _finish(recipe, task, trainer, folder, metrics, say)
+    # torch 2.13 can hang where a process leaves on the heels of a sum over processes
+    arguments.distributed_state.wait_for_everyone()
     return RunResult(folder, metrics)
 
 
