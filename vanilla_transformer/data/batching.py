@@ -1,7 +1,21 @@
 """Batches by token budget: pairs of like length together, as many as fit.
 
 A batch of n pairs is padded to its longest source and its longest target. Its cost is n times the longer of the two,
-which is what fairseq's `--max-tokens` counts, and stays within the budget.
+which is what fairseq's `--max-tokens` counts, and stays within the budget. With `count="both"` a pair costs its source
+and its target together, so that a batch never has more tokens than the budget, both sides taken together.
+
+In a loop of your own, with accelerate (which deals out the batches to its processes) or without:
+
+    sampler = TokenBudgetBatchSampler(lengths, max_tokens=4096)
+    loader = accelerator.prepare(DataLoader(rows, batch_sampler=sampler, collate_fn=collator))
+    for epoch in range(epochs):
+        loader.set_epoch(epoch)
+        sampler.set_epoch(epoch)  # which accelerate's loader does on one process only
+        for batch in loader: ...
+
+`accelerate.skip_first_batches(loader, n)` goes on after n batches of an epoch. In a `Trainer` of your own,
+`vanilla_transformer.training.token_batches.TokenBudgetMixin` does all of it. For text that does not fit in memory or has
+no known end there is `vanilla_transformer.data.streaming.TokenBudgetStream`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,13 +23,86 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from torch.utils.data import Sampler
 
-__all__ = ["TokenBudgetBatchSampler"]
+__all__ = ["COUNTS", "TokenBudgetBatchSampler", "pair_costs"]
+
+COUNTS = ("longer", "both")
+
+
+def pair_costs(lengths: np.ndarray, count: str) -> np.ndarray:
+    """What each pair takes of a budget, (n,), by its source and target lengths (n, 2); see `TokenBudgetBatchSampler`.
+
+    Raises:
+        ValueError: for a `count` that is unknown.
+    """
+    if count not in COUNTS:
+        raise ValueError(f"count must be {' or '.join(map(repr, COUNTS))}, but is {count!r}.")
+    return lengths.max(axis=1) if count == "longer" else lengths.sum(axis=1)
+
+
+def cut_by_budget(costs: np.ndarray, max_tokens: int, max_sentences: int | None) -> np.ndarray:
+    """Bounds of the batches in rows ordered by falling cost, where the first row of a batch is its most costly."""
+    bounds = [0]
+    while bounds[-1] < len(costs):
+        # A pair of two empty sides costs nothing; count it as one token.
+        size = max_tokens // max(int(costs[bounds[-1]]), 1)
+        if max_sentences is not None:
+            size = min(size, max_sentences)
+        bounds.append(min(bounds[-1] + size, len(costs)))
+    return np.asarray(bounds)
+
+
+def order_by_cost(
+    lengths: np.ndarray, costs: np.ndarray, generator: np.random.Generator | None, pool_size: int
+) -> np.ndarray:
+    """Indices of pairs by falling cost, pairs of equal cost by their sides; with a generator, in random pools of these."""
+    source, target = lengths[:, 0], lengths[:, 1]
+    everything = len(lengths)
+    if generator is None:
+        tie = np.arange(everything)
+        pool = np.zeros(everything, dtype=np.int64)
+    else:
+        tie = generator.permutation(everything)
+        # Pairs of equal cost, in random order, are dealt into pools: at least two, as pairs that are all in one pool
+        # would come out sorted the same way in every epoch.
+        shuffled = np.lexsort((tie, -costs))
+        keys = -costs[shuffled]
+        start, end = (np.searchsorted(keys, keys, side=side) for side in ("left", "right"))
+        pool = np.empty(everything, dtype=np.int64)
+        pool[shuffled] = (np.arange(everything) - start) // np.minimum(pool_size, (end - start + 1) // 2)
+    # The last key is the first to sort by.
+    return np.lexsort((tie, -target, -source, pool, -costs))
+
+
+def check_budget(name: str, length: Sequence[int] | np.ndarray, cost: int, max_tokens: int) -> None:
+    """Refuse a row that no batch can hold.
+
+    Raises:
+        ValueError: naming the row, its lengths and the budget it needs.
+    """
+    if cost > max_tokens:
+        source, target = length
+        what = f"{name} ({source} source and {target} target tokens)" if target else f"{name} ({source} tokens)"
+        raise ValueError(
+            f"{what} exceeds the budget of max_tokens={max_tokens} on its own: raise max_tokens to at least "
+            f"{cost} or lower the maximum lengths of the data."
+        )
+
+
+def check_options(**options: int | None) -> None:
+    """Refuse numbers below 1.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    for name, value in options.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, but is {value}.")
 
 
 class TokenBudgetBatchSampler(Sampler[list[int]]):
     """Yield lists of indices whose padded size stays within `max_tokens`, every index exactly once per epoch.
 
-    Batches are cut from the pairs ordered by their longer side. Pairs equal in that respect are put in a new random
+    Batches are cut from the pairs ordered by their cost. Pairs equal in that respect are put in a new random
     order each epoch, so each epoch has other batches while their number and sizes never change. That the number is
     constant lets a run that was interrupted count its way back to the very batch it stopped at.
 
@@ -24,14 +111,15 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
     Args:
         lengths: shape (n, 2): source and target length of each pair, in tokens, special tokens included.
-        max_tokens: budget of a batch: number of pairs times the longest source or target, whichever is longer.
+        max_tokens: budget of a batch: number of pairs times the cost of its most costly pair.
         max_sentences: no batch has more pairs than this; None for no limit.
         shuffle: new batches in a new order each epoch. Without it: always the same batches, longest pairs first.
         seed: together with the epoch fixes all that is random.
-        pool_size: pairs whose longer sides are equal are sorted by their other side in random pools of at most this
-            many. Larger pools mean less padding and less variety.
+        pool_size: pairs of equal cost are sorted by their sides in random pools of at most this many. Larger pools
+            mean less padding and less variety.
         drop_last: with several processes, leave out the last batches where they cannot give one to each process,
             instead of repeating the first ones. One process always sees every pair.
+        count: a pair costs the longer of its two sides ("longer"), or both together ("both").
 
     Raises:
         ValueError: there is no pair, an option is out of range, or one pair alone exceeds the budget.
@@ -50,15 +138,14 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         seed: int = 0,
         pool_size: int = 1024,
         drop_last: bool = False,
+        count: str = "longer",
     ) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
         if self.lengths.ndim != 2 or self.lengths.shape[1] != 2:
             raise ValueError(f"lengths must have shape (pairs, 2), but has {self.lengths.shape}.")
         if len(self.lengths) == 0:
             raise ValueError("There are no pairs to make batches of.")
-        for name, value in (("max_tokens", max_tokens), ("max_sentences", max_sentences), ("pool_size", pool_size)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, but is {value}.")
+        check_options(max_tokens=max_tokens, max_sentences=max_sentences, pool_size=pool_size)
         self.max_tokens = max_tokens
         self.max_sentences = max_sentences
         self.shuffle = shuffle
@@ -67,29 +154,11 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         self.drop_last = drop_last
         self.epoch = 0
 
-        self._longer = self.lengths.max(axis=1)
-        longest = int(self._longer.argmax())
-        if self._longer[longest] > max_tokens:
-            source, target = self.lengths[longest]
-            what = f"Pair {longest} ({source} source and {target} target tokens)"
-            if not self.lengths[:, 1].any():
-                what = f"Row {longest} ({source} tokens)"
-            raise ValueError(
-                f"{what} exceeds the budget of max_tokens={max_tokens} on its own: raise max_tokens to at least "
-                f"{self._longer[longest]} or lower the maximum lengths of the data."
-            )
-        self._bounds = self._cut(np.sort(self._longer)[::-1])
-
-    def _cut(self, longer: np.ndarray) -> np.ndarray:
-        """Bounds of the batches in pairs ordered by falling length. The first pair of a batch is its longest."""
-        bounds = [0]
-        while bounds[-1] < len(longer):
-            # A pair of two empty sides costs nothing; count it as one token.
-            size = self.max_tokens // max(int(longer[bounds[-1]]), 1)
-            if self.max_sentences is not None:
-                size = min(size, self.max_sentences)
-            bounds.append(min(bounds[-1] + size, len(longer)))
-        return np.asarray(bounds)
+        self._costs = pair_costs(self.lengths, count)
+        largest = int(self._costs.argmax())
+        name = f"{'Pair' if self.lengths[:, 1].any() else 'Row'} {largest}"
+        check_budget(name, self.lengths[largest], int(self._costs[largest]), max_tokens)
+        self._bounds = cut_by_budget(np.sort(self._costs)[::-1], max_tokens, max_sentences)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose batches the next iteration yields."""
@@ -117,20 +186,5 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
     def _batches(self, generator: np.random.Generator) -> list[np.ndarray]:
         """The epoch's batches, longest pairs first."""
-        source, target = self.lengths[:, 0], self.lengths[:, 1]
-        count = len(self.lengths)
-        if self.shuffle:
-            tie = generator.permutation(count)
-            # Pairs with an equal longer side, in random order, are dealt into pools: at least two, as pairs that are
-            # all in one pool would come out sorted the same way in every epoch.
-            shuffled = np.lexsort((tie, -self._longer))
-            keys = -self._longer[shuffled]
-            start, end = (np.searchsorted(keys, keys, side=side) for side in ("left", "right"))
-            pool = np.empty(count, dtype=np.int64)
-            pool[shuffled] = (np.arange(count) - start) // np.minimum(self.pool_size, (end - start + 1) // 2)
-        else:
-            tie = np.arange(count)
-            pool = np.zeros(count, dtype=np.int64)
-        # The last key is the first to sort by.
-        order = np.lexsort((tie, -target, -source, pool, -self._longer))
+        order = order_by_cost(self.lengths, self._costs, generator if self.shuffle else None, self.pool_size)
         return np.split(order, self._bounds[1:-1])

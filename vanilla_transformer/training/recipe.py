@@ -27,6 +27,7 @@ from sacrebleu.metrics import BLEU
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.data.batching import COUNTS
 from vanilla_transformer.training import RecipeError
 from vanilla_transformer.training.tasks import TASKS, Task
 
@@ -105,11 +106,14 @@ class BatchSection:
 
     Attributes:
         max_tokens: sentences times the longest source or target of a batch stay within it (fairseq's `--max-tokens`).
+            With several processes each has a batch of its own in every step.
         max_sentences: and the number of pairs, or texts or blocks, within this.
+        count: "longer": a pair counts as its longer side, or "both": as source and target together.
     """
 
     max_tokens: int = 4096
     max_sentences: int | None = None
+    count: str = "longer"
 
 
 @dataclass
@@ -387,6 +391,8 @@ class Recipe:
                 raise RecipeError(f"{name}={value} must be at least 1.")
         if self.max_minutes is not None and self.max_minutes <= 0:
             raise RecipeError(f"max_minutes={self.max_minutes} must be above 0.")
+        if self.batches.count not in COUNTS:
+            raise RecipeError(f"batches.count={self.batches.count!r} must be {' or '.join(map(repr, COUNTS))}.")
         if self.averaging.last < 0:
             raise RecipeError(f"averaging.last={self.averaging.last} must not be negative.")
         self._check_lengths()

@@ -22,6 +22,7 @@ from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.schedules import noam_peak
+from vanilla_transformer.training.sharding import check_plugin, gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
 from vanilla_transformer.training.trainer import TimeLimit, TokenProgress
 
@@ -88,9 +89,11 @@ def run_recipe(
         recipe.batches.max_tokens,
         max_sentences=recipe.batches.max_sentences,
         seed=recipe.seed,
+        count=recipe.batches.count,
     )
     say(
-        f"{len(sampler)} batches an epoch of at most {recipe.batches.max_tokens} tokens a side, "
+        f"{len(sampler)} batches an epoch of at most {recipe.batches.max_tokens} tokens"
+        f"{' a side' if recipe.batches.count == 'longer' else ''}, "
         f"{100 * sampler.padding_share():.1f} % padding"
     )
     model = task.model(say)
@@ -115,6 +118,8 @@ def run_recipe(
         processing_class=task.tokenizer,
         **task.trainer_options(validation),
     )
+    if trainer.is_fsdp_enabled:
+        check_plugin(trainer.accelerator.state.fsdp_plugin)
     progress = TokenProgress(name for name, *_ in task.curves)
     if not arguments.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
@@ -125,6 +130,8 @@ def run_recipe(
         _train(trainer, checkpoint, folder)
     finally:
         progress.close()
+    if is_sharded(trainer.model):
+        trainer.model = trainer.model_wrapped = gather_model(trainer.accelerator, trainer.model)
 
     metrics: dict[str, Any] = {
         "task": recipe.task,
@@ -139,6 +146,8 @@ def run_recipe(
 
     if trainer.is_world_process_zero():
         _finish(recipe, task, trainer, folder, metrics, say)
+    # torch 2.13 can hang where a process leaves on the heels of a sum over processes
+    arguments.distributed_state.wait_for_everyone()
     return RunResult(folder, metrics)
 
 
@@ -190,7 +199,11 @@ def _say_nothing(line: str) -> None:
 
 def _training_arguments(recipe: Recipe) -> TrainingArguments:
     # use_cpu: without it transformers 5.24 lets several processes on CPUs each train a model of its own
-    machine = {"use_cpu": _accelerator() is None, "dataloader_pin_memory": _accelerator() == "cuda"}
+    machine = {
+        "use_cpu": _accelerator() is None,
+        "dataloader_pin_memory": _accelerator() == "cuda",
+        "ddp_find_unused_parameters": False,  # there are none, and DDP warns where it is told to look for them
+    }
     task = TASKS[recipe.task]
     fields = {**machine, "label_names": list(task.label_names), **recipe.training}
     fields.setdefault("save_total_limit", max(recipe.averaging.last, 1) + 1)

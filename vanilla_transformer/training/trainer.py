@@ -14,11 +14,9 @@ from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader
 from transformers import (
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
-    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -27,25 +25,27 @@ from transformers import (
 from transformers.trainer_callback import ProgressCallback
 from transformers.trainer_utils import rotate_checkpoints
 
-from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
 from vanilla_transformer.training.averaging import is_whole
 from vanilla_transformer.training.schedules import inverse_sqrt_schedule
+from vanilla_transformer.training.sharding import embeddings_in_root_group, without_tied_copies
+from vanilla_transformer.training.token_batches import TokenBudgetMixin
 
 __all__ = ["Seq2SeqTokenTrainer", "TimeLimit", "TokenProgress", "TokenTrainer"]
 
 
-class TokenTrainer(Trainer):
-    """Trains on batches of a `TokenBudgetBatchSampler` instead of a fixed number of rows.
+class TokenTrainer(TokenBudgetMixin):
+    """Trains on batches of a `TokenBudgetBatchSampler` or a `TokenBudgetStream` instead of a fixed number of rows.
 
     - `lr_scheduler_type="inverse_sqrt"` is the paper's schedule, whose first update has step number 1.
     - The loss of evaluations is without label smoothing, so that its exponential is a perplexity.
-    - Logs have `minutes` of training over all sittings and `tokens_per_second` (source and target, no padding,
-      evaluations and checkpoints left out).
+    - Logs have `minutes` of training over all sittings, `tokens_per_second` (source and target, no padding,
+      evaluations and checkpoints left out) and `padding_share`, that of the positions of both sides which held padding,
+      0 to 1; both of all processes together, since the log before.
     - A checkpoint that cannot be written to its end is taken away again.
 
     Args:
-        batch_sampler: over the training data.
+        batch_sampler: over the training data; see `TokenBudgetMixin`.
         target_tokenizer: saved with every checkpoint, where vocabularies are separate.
     """
 
@@ -54,34 +54,17 @@ class TokenTrainer(Trainer):
     def __init__(
         self,
         *args: Any,
-        batch_sampler: TokenBudgetBatchSampler | None = None,
         target_tokenizer: PreTrainedTokenizerBase | None = None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
-        self.batch_sampler = batch_sampler
         self.target_tokenizer = target_tokenizer
-        if batch_sampler is not None:
-            self.add_callback(_EpochOfBatches(batch_sampler, self.train_dataset))
         self._loss_without_logits = "skip_logits" in inspect.signature(type(self.model).forward).parameters
         self._started: float | None = None
         self._minutes_before = 0.0
-        self._tokens = 0
+        self._tokens = self._positions = 0
         self._seconds = 0.0
         self._last_step: float | None = None
-
-    def get_train_dataloader(self) -> DataLoader:
-        if self.batch_sampler is None:
-            return super().get_train_dataloader()
-        loader = DataLoader(
-            self.train_dataset,
-            batch_sampler=self.batch_sampler,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            pin_memory=self.args.dataloader_pin_memory,
-            persistent_workers=self.args.dataloader_persistent_workers,
-        )
-        return self.accelerator.prepare(loader)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         if self.lr_scheduler is None and self.args.lr_scheduler_type == "inverse_sqrt":
@@ -107,9 +90,11 @@ class TokenTrainer(Trainer):
         if self._last_step is None:
             self._last_step = time.monotonic()
         loss = super().training_step(model, inputs, *args, **kwargs)
-        self._tokens += int(inputs["attention_mask"].sum())
+        sides = [inputs["attention_mask"]]
         if self.model.config.is_encoder_decoder and inputs["labels"].dim() == 2:
-            self._tokens += int((inputs["labels"] != -100).sum())
+            sides.append(inputs["labels"] != -100)
+        self._tokens += sum(int(side.sum()) for side in sides)
+        self._positions += sum(side.numel() for side in sides)
         # from one step to the next: the optimizer and the loading of data are part of it
         now = time.monotonic()
         self._seconds += now - self._last_step
@@ -135,7 +120,15 @@ class TokenTrainer(Trainer):
             inputs = {**inputs, "skip_logits": True}
         return super().compute_loss(model, inputs, *args, **kwargs)
 
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_fsdp_enabled:
+            return super()._prepare_for_training(*args, **kwargs)
+        with embeddings_in_root_group(self.model):
+            return super()._prepare_for_training(*args, **kwargs)
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if state_dict is not None:
+            state_dict = without_tied_copies(self.model, state_dict)
         super()._save(output_dir, state_dict)
         if self.target_tokenizer is not None:
             self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER)
@@ -174,8 +167,11 @@ class TokenTrainer(Trainer):
         if self._started is not None:
             logs["minutes"] = round(self.minutes, 3)
         if "loss" in logs and self._seconds:
-            logs["tokens_per_second"] = round(self._tokens * self.args.world_size / self._seconds)
-            self._tokens, self._seconds = 0, 0.0
+            counted = torch.tensor([self._tokens, self._positions], device=self.args.device)
+            tokens, positions = self.accelerator.reduce(counted).tolist()
+            logs["tokens_per_second"] = round(tokens / self._seconds)
+            logs["padding_share"] = round(1 - tokens / positions, 4)
+            self._tokens, self._positions, self._seconds = 0, 0, 0.0
         super().log(logs, *args, **kwargs)
 
 
@@ -190,25 +186,6 @@ class Seq2SeqTokenTrainer(TokenTrainer, Seq2SeqTrainer):
             return super().prediction_step(*args, **kwargs)
         finally:
             self.model.generation_config = generation_config
-
-
-class _EpochOfBatches(TrainerCallback):
-    """Tells the sampler, and training data that differ from epoch to epoch, the number of the epoch.
-
-    transformers 5.24 looks for it one wrapper deep; a run that is resumed on several processes has it two deep.
-    """
-
-    def __init__(self, sampler: TokenBudgetBatchSampler, data: Any):
-        self.sampler = sampler
-        self.data = data
-
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        epoch = int(state.epoch or 0)
-        self.sampler.set_epoch(epoch)
-        if hasattr(self.data, "set_epoch"):
-            self.data.set_epoch(epoch)
 
 
 class TimeLimit(TrainerCallback):

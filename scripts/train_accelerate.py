@@ -1,0 +1,235 @@
+#!/usr/bin/env python
+"""Train an encoder-decoder in a loop that can be read: `python scripts/train_accelerate.py RECIPE.yaml [name=value ...] [--resume]`.
+
+What `scripts/train_seq2seq.py` does with transformers' Trainer, written out: the same recipe, data, batches, model and
+losses, update by update. To be read from top to bottom, and to be changed where a Trainer is in the way. Of the recipe's
+training section it uses learning_rate, warmup_steps, adam_*, gradient_accumulation_steps, max_grad_norm, max_steps,
+num_train_epochs, logging_steps, save_strategy and save_steps; it has no generation, averaging, scores or model card.
+
+On several processes or machines: `accelerate launch --multi_gpu --num_processes 2 scripts/train_accelerate.py RECIPE.yaml`.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator, DistributedType, skip_first_batches
+from accelerate.utils import send_to_device, set_seed
+from torch.utils.data import DataLoader
+
+from vanilla_transformer.data import TokenBudgetBatchSampler
+from vanilla_transformer.training.recipe import Recipe, RecipeError
+from vanilla_transformer.training.schedules import inverse_sqrt_schedule, noam_peak
+from vanilla_transformer.training.tasks import Part
+
+
+class Progress:
+    """How far training is. Saved with each checkpoint, so that a run goes on at the very batch it stopped at."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.batches = 0  # of this epoch, of this process
+        self.updates = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        vars(self).update(state)
+
+
+def main(recipe: Recipe, resume: bool) -> None:
+    settings: dict[str, Any] = {
+        "gradient_accumulation_steps": 1,
+        "max_steps": -1,
+        "save_steps": 500,
+        **recipe.training,
+    }
+    if recipe.task != "seq2seq" or settings["lr_scheduler_type"] != "inverse_sqrt" or settings["weight_decay"]:
+        raise RecipeError(
+            "this loop trains seq2seq with lr_scheduler_type inverse_sqrt and without weight_decay only."
+        )
+    accelerator = Accelerator(cpu=not torch.accelerator.is_available())
+    if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+        raise RecipeError("this loop keeps the whole model in each process; use train_seq2seq.py to spread it.")
+    folder = Path(recipe.output_dir)
+    checkpoints = sorted(folder.glob("checkpoint-*[0-9]"), key=lambda path: int(path.name.partition("-")[2]))
+    if not resume and folder.is_dir() and any(folder.iterdir()):
+        raise RecipeError(f"output_dir {folder} is not empty; give --resume to go on, or output_dir=... for another.")
+    if checkpoints and (changed := recipe.changes_since(Recipe.load(folder / "recipe.yaml"))):
+        raise RecipeError(f"--resume goes on with the run as it was begun; set back {', '.join(changed)}.")
+    set_seed(recipe.seed)
+
+    # Data: texts, tokenizer, rows of tokens, batches by token budget
+    task = recipe.new_task()
+    parts = {name: Part(name, *task.load(recipe.specification(name))) for name in ("data.train", "data.validation")}
+    task.prepare(parts, folder if checkpoints else None)
+    for part in parts.values():
+        part.rows = task.encode(part)
+        accelerator.print(part.report)
+    train, validation = (part.rows for part in parts.values())
+    budget = recipe.batches
+    sampler = TokenBudgetBatchSampler(
+        task.lengths(train),
+        budget.max_tokens,
+        max_sentences=budget.max_sentences,
+        seed=recipe.seed,
+        count=budget.count,
+    )
+
+    # Model, Adam (section 5.3), and a rate that rises for warmup_steps updates and falls with the root of their number
+    model = task.model(accelerator.print)
+    collator = task.collator(model)
+    peak = settings["learning_rate"]
+    if peak == "noam":
+        peak = noam_peak(model.config.hidden_size, settings["warmup_steps"])
+    betas = (settings["adam_beta1"], settings["adam_beta2"])
+    optimizer = torch.optim.Adam(model.parameters(), lr=peak, betas=betas, eps=settings["adam_epsilon"], fused=True)
+    scheduler = inverse_sqrt_schedule(optimizer, settings["warmup_steps"])
+
+    # accelerate deals the batches out to the processes and adds up their gradients
+    loader = DataLoader(task.train_data(train), batch_sampler=sampler, collate_fn=collator)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    accumulated = settings["gradient_accumulation_steps"]
+    total = settings["max_steps"]
+    if total < 1:
+        total = int(settings["num_train_epochs"] * -(-len(loader) // accumulated))
+
+    # A checkpoint holds the one embedding matrix once; DDP calls the model it wraps `module`
+    tied = set(accelerator.unwrap_model(model).all_tied_weights_keys)
+
+    def leave_out_copies(models: list[Any], weights: list[dict[str, torch.Tensor]], folder: str) -> None:
+        for name in [name for name in weights[0] if name.removeprefix("module.") in tied]:
+            del weights[0][name]
+
+    accelerator.register_save_state_pre_hook(leave_out_copies)
+    progress = Progress()
+    accelerator.register_for_checkpointing(progress, scheduler)
+    if accelerator.is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
+        recipe.save(folder / "recipe.yaml")
+        task.save(folder)
+    set_seed(recipe.seed)  # what dropout draws does not depend on how much the start of the model has drawn
+    random_state = None
+    if resume and checkpoints:
+        accelerator.load_state(str(checkpoints[-1]))
+        # a loader draws a number when it starts, which is to be undone where it had started before
+        random_state = torch.get_rng_state() if 0 < progress.batches < len(loader) else None
+        accelerator.print(f"going on after update {progress.updates}")
+
+    losses, last_log = torch.zeros((), device=accelerator.device), progress.updates
+    while progress.updates < total:
+        loader.set_epoch(progress.epoch)
+        sampler.set_epoch(progress.epoch)  # which accelerate's loader does on one process only
+        model.train()
+        rest = skip_first_batches(loader, progress.batches) if progress.batches < len(loader) else []
+        for group in in_groups(rest, accumulated):
+            if random_state is not None:
+                torch.set_rng_state(random_state)
+                random_state = None
+            # The loss of an update is the mean over all target tokens of its batches, on all processes. DDP takes the
+            # mean of gradients over processes, so the sum over tokens has to be multiplied by their number.
+            tokens = accelerator.reduce(sum((batch["labels"] != -100).sum() for batch in group))
+            for i, batch in enumerate(group):
+                is_last = i == len(group) - 1
+                with nullcontext() if is_last else accelerator.no_sync(model):
+                    loss = model(**batch, num_items_in_batch=tokens, skip_logits=True).loss
+                    loss = loss * accelerator.num_processes
+                    accelerator.backward(loss)
+                losses += loss.detach()
+            if settings["max_grad_norm"]:
+                accelerator.clip_grad_norm_(model.parameters(), settings["max_grad_norm"])
+            rate = float(scheduler.get_last_lr()[0])
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+            progress.updates += 1
+            progress.batches += len(group)
+
+            if progress.updates % settings["logging_steps"] == 0:
+                mean = accelerator.reduce(losses, "mean").item() / (progress.updates - last_log)
+                log(accelerator, folder, progress, loss=mean, learning_rate=rate)
+                losses, last_log = torch.zeros_like(losses), progress.updates
+            if settings["save_strategy"] == "steps" and progress.updates % settings["save_steps"] == 0:
+                save(accelerator, folder, progress)
+            if progress.updates == total:
+                break
+        else:
+            progress.epoch, progress.batches = progress.epoch + 1, 0
+        log(accelerator, folder, progress, eval_loss=evaluate(accelerator, model, validation, collator, settings))
+        if settings["save_strategy"] == "epoch" and progress.batches == 0:
+            save(accelerator, folder, progress)
+
+    if accelerator.is_main_process:
+        accelerator.unwrap_model(model).save_pretrained(folder)
+    accelerator.wait_for_everyone()  # torch 2.13 can hang where a process leaves on the heels of a sum over processes
+    accelerator.end_training()
+
+
+def in_groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of `size` batches; the last one of an epoch may be shorter."""
+    group = []
+    for batch in batches:
+        group.append(batch)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+@torch.no_grad()
+def evaluate(accelerator: Accelerator, model: Any, rows: Any, collator: Any, settings: dict[str, Any]) -> float:
+    """Mean cross entropy of all target tokens, without label smoothing; each process takes every n-th row."""
+    mine = rows.select(range(accelerator.process_index, len(rows), accelerator.num_processes))
+    loader = DataLoader(
+        mine.select_columns(["input_ids", "labels"]), settings["per_device_eval_batch_size"], collate_fn=collator
+    )
+    model.eval()
+    total = torch.zeros(2, dtype=torch.float64, device=accelerator.device)  # summed loss, tokens
+    for batch in loader:
+        batch = send_to_device(batch, accelerator.device)
+        tokens = (batch["labels"] != -100).sum()
+        total += torch.stack([model(**batch, label_smoothing=0.0).loss.double() * tokens, tokens.double()])
+    loss, tokens = accelerator.reduce(total).tolist()
+    return loss / tokens
+
+
+def log(accelerator: Accelerator, folder: Path, progress: Progress, **values: float) -> None:
+    """A line on the screen and in `log.jsonl`."""
+    if accelerator.is_main_process:
+        line = json.dumps({"step": progress.updates, "epoch": progress.epoch, **values})
+        print(line, flush=True)
+        with (folder / "log.jsonl").open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+
+def save(accelerator: Accelerator, folder: Path, progress: Progress) -> None:
+    """Model, optimizer, schedule, progress and random states, whole or not at all, in the place of those before."""
+    partial = folder / "partial"
+    accelerator.save_state(str(partial))
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        old = list(folder.glob("checkpoint-*"))
+        partial.replace(folder / f"checkpoint-{progress.updates}")
+        for path in old:
+            shutil.rmtree(path)
+    accelerator.wait_for_everyone()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("recipe")
+    parser.add_argument("overrides", nargs="*", metavar="name=value")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the output folder")
+    given = parser.parse_intermixed_args()
+    try:
+        main(Recipe.load(given.recipe, given.overrides), given.resume)
+    except (RecipeError, ValueError, OSError) as error:
+        sys.exit(f"train_accelerate: {error}")

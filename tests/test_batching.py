@@ -1,0 +1,362 @@
+"""Batches by token budget: both sides counted, streams, and their use in a `Trainer` of one's own and in a plain loop."""
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from datasets import IterableDataset
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from tiny import tiny_model
+from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
+from vanilla_transformer.training.recipe import Recipe, RecipeError
+from vanilla_transformer.training.tasks.task import PadRows
+from vanilla_transformer.training.token_batches import TokenBudgetMixin
+from vanilla_transformer.training.trainer import TokenTrainer
+
+
+def rows_of(count, seed=0, longest=12):
+    """Pairs of tokens; the first source token and the first label together tell the rows apart."""
+    draw = np.random.default_rng(seed)
+    return [
+        {
+            "input_ids": [4 + n % 40, *draw.integers(4, 44, draw.integers(0, longest)).tolist()],
+            "labels": [4 + n // 40, *draw.integers(4, 44, draw.integers(0, longest)).tolist()],
+        }
+        for n in range(count)
+    ]
+
+
+def numbers(batch):
+    return [row["input_ids"][0] - 4 + 40 * (row["labels"][0] - 4) for row in batch]
+
+
+def lengths_of(rows):
+    return np.array([(len(row["input_ids"]), len(row["labels"])) for row in rows])
+
+
+# Both sides counted --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", ["sampler", "stream"])
+def test_both_sides_are_counted_where_that_is_asked_for(make):
+    rows = rows_of(400)
+    lengths = lengths_of(rows)
+
+    def batches(count):
+        if make == "sampler":
+            return list(TokenBudgetBatchSampler(lengths, 60, count=count))
+        return [numbers(batch) for batch in TokenBudgetStream(rows, 60, count=count, pool_size=100)]
+
+    both, longer = batches("both"), batches("longer")
+    assert sorted(i for batch in both for i in batch) == list(range(400))
+    assert all(len(batch) * lengths[batch].sum(axis=1).max() <= 60 for batch in both)
+    assert all(len(batch) * lengths[batch].max() <= 60 for batch in longer)
+    assert any(lengths[batch].sum() > 60 for batch in longer)
+    assert len(both) > len(longer)
+
+
+def test_a_way_of_counting_that_is_none_is_refused():
+    for make in (
+        lambda: TokenBudgetBatchSampler([(1, 1)], 8, count="sum"),
+        lambda: TokenBudgetStream([], 8, count=""),
+    ):
+        with pytest.raises(ValueError, match="count must be 'longer' or 'both'"):
+            make()
+    with pytest.raises(ValueError, match=r"Pair 0 \(3 source and 4 target tokens\).*at least 7"):
+        TokenBudgetBatchSampler([(3, 4)], 6, count="both")
+    data = {"train": {"path": "a.tsv"}, "validation": {"path": "b.tsv"}}
+    assert Recipe.from_dict({"output_dir": "x", "data": data, "batches": {"count": "both"}}).batches.count == "both"
+    with pytest.raises(RecipeError, match=r"batches.count='sum' must be 'longer' or 'both'"):
+        Recipe.from_dict({"output_dir": "x", "data": data, "batches": {"count": "sum"}})
+
+
+# Streams -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool_size", [1, 7, 64, 10_000])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_stream_gives_every_row_once_within_the_budget(pool_size, shuffle):
+    rows = rows_of(500)
+    stream = TokenBudgetStream(rows, 64, max_sentences=20, pool_size=pool_size, shuffle=shuffle)
+    for epoch in (0, 1):
+        stream.set_epoch(epoch)
+        batches = list(stream)
+        assert sorted(n for batch in batches for n in numbers(batch)) == list(range(500))
+        for batch in batches:
+            assert len(batch) * lengths_of(batch).max() <= 64 and len(batch) <= 20
+
+
+def test_a_stream_reads_no_further_than_its_pool():
+    read = []
+
+    class Rows:
+        def __iter__(self):
+            for row in rows_of(500):
+                read.append(row)
+                yield row
+
+    next(iter(TokenBudgetStream(Rows(), 64, pool_size=50)))
+    assert len(read) == 50
+
+
+def test_a_larger_pool_means_less_padding_nearly_none_more_than_with_all_rows_at_hand():
+    rows = rows_of(1000, longest=30)
+
+    def padding(batches):
+        padded = sum(len(batch) * lengths_of(batch).max(axis=0).sum() for batch in batches)
+        return 1 - lengths_of(rows).sum() / padded
+
+    small, large = (padding(TokenBudgetStream(rows, 300, pool_size=size)) for size in (20, 1000))
+    whole = TokenBudgetBatchSampler(lengths_of(rows), 300).padding_share()
+    assert large < small - 0.1
+    assert large == pytest.approx(whole, abs=0.03)
+
+
+def test_a_stream_depends_on_seed_and_epoch_only():
+    def epochs(seed, which):
+        stream = TokenBudgetStream(rows_of(300), 64, pool_size=100, seed=seed)
+        found = []
+        for epoch in which:
+            stream.set_epoch(epoch)
+            found.append([numbers(batch) for batch in stream])
+        return found
+
+    first, other, again = epochs(3, [0, 1, 0])
+    assert first == again and first != other
+    assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in other}
+    assert epochs(3, [1]) == [other]
+    assert epochs(4, [0]) != [first]
+
+
+def test_an_endless_stream_is_one_epoch_after_another():
+    rows = rows_of(100)
+    endless = iter(TokenBudgetStream(rows, 64, repeat=True))
+    stream = TokenBudgetStream(rows, 64)
+    for epoch in range(3):
+        stream.set_epoch(epoch)
+        for batch in stream:
+            assert numbers(next(endless)) == numbers(batch)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("repeat", [False, True])
+def test_a_stream_goes_on_where_it_stopped(workers, repeat):
+    def loader(stream):
+        return DataLoader(stream, batch_size=None, collate_fn=numbers, num_workers=workers)
+
+    def stream():
+        return TokenBudgetStream(rows_of(300), 64, pool_size=100, seed=5, repeat=repeat)
+
+    def take(batches, count):
+        return [batch for _, batch in zip(range(count), batches, strict=False)]
+
+    unbroken = stream()
+    unbroken.set_epoch(2)
+    whole = take(loader(unbroken), 200 if repeat else 10**6)
+    assert whole == take(unbroken_of(stream), len(whole)), "workers change nothing"
+    assert len(whole) > 40
+    for stop in (0, 1, 40):
+        resumed = stream()
+        resumed.load_state_dict({"epoch": 2, "batches": stop})
+        assert take(loader(resumed), 200 - stop if repeat else 10**6) == whole[stop:]
+
+
+def unbroken_of(make):
+    stream = make()
+    stream.set_epoch(2)
+    return (numbers(batch) for batch in stream)
+
+
+def test_the_state_of_a_stream_says_how_far_it_is():
+    rows = rows_of(100)
+    stream = TokenBudgetStream(rows, 64, seed=5, repeat=True)
+    length = len(list(TokenBudgetStream(rows, 64, seed=5)))
+    batches = iter(DataLoader(stream, batch_size=None, collate_fn=numbers))
+    states = []
+    for _ in range(length + 3):
+        next(batches)
+        states.append(stream.state_dict())
+    assert states[:2] == [{"epoch": 0, "batches": 1}, {"epoch": 0, "batches": 2}]
+    assert states[-1] == {"epoch": 1, "batches": 3}
+    resumed = TokenBudgetStream(rows, 64, seed=5, repeat=True)
+    resumed.load_state_dict(states[-1])
+    assert numbers(next(iter(resumed))) == next(batches)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("count", [3, 100, 290])
+def test_all_processes_get_equally_many_batches_of_a_stream(drop_last, count):
+    rows = rows_of(count)
+    whole = [numbers(batch) for batch in TokenBudgetStream(rows, 64, pool_size=50)]
+    for processes in (2, 3, 5):
+        parts = [
+            [
+                numbers(batch)
+                for batch in TokenBudgetStream(
+                    rows, 64, pool_size=50, drop_last=drop_last, num_processes=processes, process_index=index
+                )
+            ]
+            for index in range(processes)
+        ]
+        dealt = [batch for step in zip(*parts, strict=True) for batch in step]
+        if drop_last:
+            assert dealt == whole[: len(whole) // processes * processes]
+        else:
+            assert dealt[: len(whole)] == whole and len(dealt) - len(whole) < processes
+            assert all(batch in whole[:processes] for batch in dealt[len(whole) :])
+
+
+def test_a_stream_of_the_library_is_told_its_epoch():
+    rows = IterableDataset.from_generator(rows_of, gen_kwargs={"count": 200}).shuffle(seed=1, buffer_size=200)
+    stream = TokenBudgetStream(rows, 64, pool_size=1, shuffle=False)
+    epochs = []
+    for epoch in range(2):
+        stream.set_epoch(epoch)
+        epochs.append([numbers(batch) for batch in stream])
+    assert epochs[0] != epochs[1] and sorted(map(tuple, epochs[0])) == sorted(map(tuple, epochs[1]))
+
+
+def test_impossible_streams_are_refused():
+    with pytest.raises(ValueError, match="pool_size must be at least 1, but is 0"):
+        TokenBudgetStream([], 8, pool_size=0)
+    with pytest.raises(ValueError, match="give both, or neither"):
+        TokenBudgetStream([], 8, num_processes=2)
+    with pytest.raises(ValueError, match="process_index must be 0 to 1, but is 2"):
+        TokenBudgetStream([], 8, num_processes=2, process_index=2)
+    rows = [{"input_ids": [4], "labels": [5]}, {"input_ids": [4] * 3, "labels": [5] * 9}]
+    with pytest.raises(ValueError, match=r"Row 1 \(3 source and 9 target tokens\).*max_tokens=8.*at least 9"):
+        list(TokenBudgetStream(rows, 8))
+    once = TokenBudgetStream(iter(rows), 9)
+    assert len(list(once)) == 2
+    once.set_epoch(1)
+    with pytest.raises(ValueError, match="no rows in epoch 1.*only once"):
+        list(once)
+
+
+# In a Trainer of one's own -------------------------------------------------------------------------------------------
+
+
+class MyTrainer(TokenBudgetMixin, Trainer):
+    """What a user with nothing but a `Trainer` writes."""
+
+    def training_step(self, model, inputs, *args, **kwargs):
+        self.seen = [*getattr(self, "seen", []), numbers_of_batch(inputs)]
+        return super().training_step(model, inputs, *args, **kwargs)
+
+
+def numbers_of_batch(batch):
+    return (batch["input_ids"][:, 0] - 4 + 40 * (batch["labels"][:, 0] - 4)).tolist()
+
+
+class StopAt(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_training_stop |= state.global_step == self.step
+        control.should_save |= state.global_step == self.step
+
+
+def trainer_of(folder, trainer_class=MyTrainer, **options):
+    arguments = options.pop("arguments", {})
+    return trainer_class(
+        model=tiny_model(num_hidden_layers=1, decoder_layers=1, dropout=0.1),
+        args=TrainingArguments(
+            output_dir=str(folder),
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+            gradient_accumulation_steps=2,
+            logging_steps=1,
+            save_strategy="no",
+            **arguments,
+        ),
+        data_collator=PadRows(0),
+        **options,
+    )
+
+
+def data(kind, rows):
+    if kind == "stream":
+        return {
+            "train_dataset": TokenBudgetStream(rows, 64, pool_size=60, seed=3, repeat=True),
+            "arguments": {"max_steps": 12},
+        }
+    sampler = TokenBudgetBatchSampler(lengths_of(rows), 64, seed=3)
+    return {"train_dataset": rows, "batch_sampler": sampler, "arguments": {"num_train_epochs": 2}}
+
+
+@pytest.mark.parametrize("kind", ["sampler", "stream"])
+def test_any_trainer_takes_batches_by_token_budget_and_goes_on_where_it_stopped(kind, tmp_path):
+    rows = rows_of(100)
+    unbroken = trainer_of(tmp_path / "unbroken", **data(kind, rows))
+    unbroken.train()
+    source = data(kind, rows)
+    stream, expected = source.get("batch_sampler") or source["train_dataset"], []
+    for epoch in range(2):
+        stream.set_epoch(epoch)
+        if kind == "sampler":
+            expected += list(stream)
+        else:
+            expected = [numbers(batch) for _, batch in zip(range(24), stream, strict=False)]
+            break
+    assert unbroken.seen == expected
+
+    stopped = trainer_of(tmp_path / "stopped", **data(kind, rows), callbacks=[StopAt(9)])
+    stopped.train()
+    assert stopped.state.global_step == 9
+    resumed = trainer_of(tmp_path / "stopped", **data(kind, rows))
+    resumed.train(resume_from_checkpoint=True)
+    assert stopped.seen + resumed.seen == unbroken.seen
+    for name, weight in unbroken.model.state_dict().items():
+        assert torch.equal(weight, resumed.model.state_dict()[name]), name
+
+
+def test_a_stream_that_a_trainer_cannot_count_is_refused(tmp_path):
+    rows = rows_of(10)
+    options = {"arguments": {"max_steps": 1}}
+    with pytest.raises(ValueError, match="repeat=True"):
+        trainer_of(tmp_path, train_dataset=TokenBudgetStream(rows, 64), **options)
+    with pytest.raises(ValueError, match="leave out batch_sampler"):
+        sampler = TokenBudgetBatchSampler(lengths_of(rows), 64)
+        stream = TokenBudgetStream(rows, 64, repeat=True)
+        trainer_of(tmp_path, train_dataset=stream, batch_sampler=sampler, **options)
+
+
+@pytest.mark.parametrize("kind", ["sampler", "stream"])
+def test_the_log_has_the_padding_of_what_was_trained_on(kind, tmp_path):
+    batches = []
+
+    class Trained(TokenTrainer):
+        def training_step(self, model, inputs, *args, **kwargs):
+            batches.append(numbers_of_batch(inputs))
+            return super().training_step(model, inputs, *args, **kwargs)
+
+    rows = rows_of(100)
+    trainer = trainer_of(tmp_path, Trained, **data(kind, rows))
+    trainer.train()
+    logged = [entry["padding_share"] for entry in trainer.state.log_history if "loss" in entry]
+    lengths = lengths_of(rows)
+    steps = [batches[i : i + 2] for i in range(0, len(batches), 2)]
+    for share, step in zip(logged, steps, strict=True):
+        padded = sum(len(batch) * lengths[batch].max(axis=0).sum() for batch in step)
+        assert share == pytest.approx(1 - sum(lengths[batch].sum() for batch in step) / padded, abs=1e-4)
+    assert all("tokens_per_second" in entry for entry in trainer.state.log_history if "loss" in entry)
+
+
+# In a loop of one's own ----------------------------------------------------------------------------------------------
+
+
+def test_a_plain_loop_with_accelerate_trains_on_the_batches_of_each_epoch():
+    rows = rows_of(100)
+    sampler = TokenBudgetBatchSampler(lengths_of(rows), 64, seed=3)
+    accelerator = Accelerator(cpu=True)
+    loader = accelerator.prepare(DataLoader(rows, batch_sampler=sampler, collate_fn=PadRows(0)))
+    for epoch in (1, 0, 2):
+        loader.set_epoch(epoch), sampler.set_epoch(epoch)
+        seen = [numbers_of_batch(batch) for batch in loader]
+        sampler.set_epoch(epoch)
+        assert seen == list(sampler)

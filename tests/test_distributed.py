@@ -1,0 +1,293 @@
+"""Several processes give what one gives: batches, losses, weights, with DDP and with FSDP2; and the loop without a Trainer.
+
+The processes are real ones, on gloo, on this machine's processors.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+import vanilla_transformer as vt
+from runs import recipe_values
+from tiny import tiny_model
+from two_processes import LENGTHS, ROWS, VARIANTS, batch_of, numbers
+from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
+from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
+from vanilla_transformer.training.run import run_recipe
+
+TESTS = Path(__file__).parent
+SCRIPTS = TESTS.parent / "scripts"
+FSDP = ("--config_file", SCRIPTS / "launch" / "fsdp2.yaml")
+DDP = ("--multi_gpu", "--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no")
+
+
+def launch(*arguments):
+    """`accelerate launch` with two processes, which must end well; returns what they wrote on stderr."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", 2, "--main_process_port", port]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
+    }
+    launcher = subprocess.Popen(
+        list(map(str, [*command, *arguments])),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    try:
+        said = launcher.communicate(timeout=300)[1]
+    finally:
+        launcher.terminate()  # and with it, where it still runs, the processes it started
+    assert launcher.returncode == 0, said
+    return said
+
+
+def differences(first, second):
+    """Largest difference of each weight of two safetensors files, but those of biases of keys.
+
+    These shift all scores of a query alike, which a softmax does not see; so their gradients are rounding errors, and
+    Adam makes whole updates of them.
+    """
+    first, second = load_file(first), load_file(second)
+    assert first.keys() == second.keys()
+    return {
+        name: (first[name] - second[name]).abs().max().item() for name in first if not name.endswith("k_proj.bias")
+    }
+
+
+def values_of(folder, **training):
+    """The recipe of a run of which two processes do in one batch each what one does in two."""
+    values = recipe_values(folder)
+    values["model"]["dropout"] = 0.0
+    values["training"] |= {"max_steps": 6, "save_steps": 3, "eval_steps": 3, **training}
+    return values
+
+
+def written(values):
+    path = Path(values["output_dir"]).parent / "recipe.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def losses_of(folder):
+    history = json.loads((Path(folder) / "trainer_state.json").read_text())["log_history"]
+    return [entry["loss"] for entry in history if "loss" in entry]
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    values = values_of(tmp_path_factory.mktemp("one"))
+    return run_recipe(Recipe.from_dict(values), say=lambda line: None).folder
+
+
+# Batches and FSDP2 in a plain loop (BR-36) ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    launch(*FSDP, TESTS / "fsdp_on_cpu.py", TESTS / "two_processes.py", folder)
+    return folder, [json.loads((folder / f"{index}.json").read_text()) for index in range(2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sampler", "stream"])
+def test_two_processes_share_the_batches_of_one(found, kind):
+    if kind == "sampler":
+        batches = TokenBudgetBatchSampler(LENGTHS, 40, seed=3)
+    else:
+        batches = TokenBudgetStream(ROWS, 40, pool_size=50, seed=3)
+    first, second = found[1]
+    for epoch in (0, 1):
+        batches.set_epoch(epoch)
+        whole = list(batches) if kind == "sampler" else [numbers(batch) for batch in batches]
+        both = [batch for step in zip(first[kind][epoch], second[kind][epoch], strict=True) for batch in step]
+        assert both[: len(whole)] == whole and len(both) - len(whole) < 2
+    for process in (first, second):
+        assert process[f"{kind} resumed"] == process[kind][1][3:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_br36_sharded_training_is_that_of_one_process_and_its_matrix_is_saved_once(found, variant):
+    folder, processes = found
+    model = tiny_model(variant=variant).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        batches = [batch_of(step, process) for process in (0, 1)]
+        items = sum(batch["labels"].numel() for batch in batches)
+        loss = sum(model(**batch, num_items_in_batch=items).loss for batch in batches)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        for process in processes:
+            assert process[variant][step] == pytest.approx(loss.item(), abs=1e-5)
+    with torch.no_grad():
+        logits = model.eval()(**batch_of(0, 0)).logits
+
+    with safe_open(folder / variant / "model.safetensors", "pt") as file:
+        saved = [name for name in file.keys() if "embed_tokens" in name or "lm_head" in name]  # noqa: SIM118
+    assert len(saved) == {"paper": 1, "gated-rmsnorm-pre": 1, "separate": 2, "untied": 3}[variant]
+    loaded = vt.VanillaTransformerForConditionalGeneration.from_pretrained(folder / variant)
+    if variant == "paper":
+        assert loaded.lm_head.weight is loaded.model.encoder.embed_tokens.weight
+        assert loaded.lm_head.weight is loaded.model.decoder.embed_tokens.weight
+    for name, weight in loaded.state_dict().items():
+        assert torch.allclose(weight, model.state_dict()[name], atol=1e-6), name
+    with torch.no_grad():
+        gathered = [torch.load(folder / f"{variant}-{index}.pt") for index in (0, 1)]
+        for other in (loaded(**batch_of(0, 0)).logits, *gathered):
+            assert torch.allclose(other, logits, atol=1e-5)
+
+
+# Whole runs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_is_that_of_one(tmp_path, one_process):
+    values = values_of(tmp_path, gradient_accumulation_steps=1)
+    said = launch(*DDP, SCRIPTS / "train_seq2seq.py", written(values))
+    assert "warning" not in said.lower(), said
+    run = Path(values["output_dir"])
+    assert losses_of(run) == pytest.approx(losses_of(one_process), abs=1e-6)
+    last = "checkpoint-6/model.safetensors"
+    assert max(differences(run / last, one_process / last).values()) < 1e-6
+    logs = json.loads((run / "trainer_state.json").read_text())["log_history"]
+    alone = json.loads((one_process / "trainer_state.json").read_text())["log_history"]
+    shares = [[entry["padding_share"] for entry in log if "padding_share" in entry] for log in (logs, alone)]
+    assert shares[0] == shares[1] and len(shares[0]) == 6, "padding of all processes, not of the first"
+
+
+@pytest.mark.slow
+def test_br36_a_sharded_run_is_that_of_one_process_also_resumed(tmp_path, one_process):
+    values = values_of(tmp_path, gradient_accumulation_steps=1)
+    command = (*FSDP, TESTS / "fsdp_on_cpu.py", SCRIPTS / "train_seq2seq.py", written(values))
+    launch(*command)
+    run = Path(values["output_dir"])
+    last = "checkpoint-6/model.safetensors"
+
+    def check():
+        assert losses_of(run) == pytest.approx(losses_of(one_process), abs=1e-5)
+        assert max(differences(run / last, one_process / last).values()) < 1e-5
+        assert max(differences(run / "model.safetensors", one_process / "model.safetensors").values()) < 1e-5
+
+    check()
+    shutil.rmtree(run / "checkpoint-6")
+    launch(*command, "--resume")
+    check()
+
+
+def test_fsdp_that_would_not_save_whole_weights_is_refused():
+    from accelerate import FullyShardedDataParallelPlugin
+
+    from vanilla_transformer.training.sharding import check_plugin
+
+    good = {"fsdp_version": 2, "state_dict_type": "FULL_STATE_DICT"}
+    check_plugin(FullyShardedDataParallelPlugin(**good))
+    with pytest.raises(RecipeError, match=r"not 2 and SHARDED_STATE_DICT; scripts/launch/fsdp2.yaml"):
+        check_plugin(FullyShardedDataParallelPlugin(**{**good, "state_dict_type": "SHARDED_STATE_DICT"}))
+    with pytest.raises(RecipeError, match="not 1 and FULL_STATE_DICT"):
+        check_plugin(FullyShardedDataParallelPlugin(**{**good, "fsdp_version": 1}))
+
+
+# The loop without a Trainer ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def loop():
+    spec = importlib.util.spec_from_file_location("train_accelerate", SCRIPTS / "train_accelerate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return lambda values, *overrides, resume=False: module.main(
+        Recipe.from_dict(override_fields(values, overrides)), resume
+    )
+
+
+def logged(folder, name="loss"):
+    """The last value that was logged for each update."""
+    entries = map(json.loads, (Path(folder) / "log.jsonl").read_text().splitlines())
+    return {entry["step"]: entry[name] for entry in entries if name in entry}
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["shared", "separate"])
+def test_the_loop_gives_the_losses_of_the_trainer_update_for_update(tmp_path, loop, separate):
+    values = recipe_values(tmp_path)
+    values["tokenizer"]["shared"] = not separate
+    values["training"] |= {"learning_rate": "noam", "eval_strategy": "epoch", "save_strategy": "epoch"}
+    assert values["model"]["dropout"] > 0 and values["training"]["gradient_accumulation_steps"] > 1
+    trained = run_recipe(Recipe.from_dict(values), say=lambda line: None).folder
+    loop(values, f"output_dir={tmp_path / 'loop'}")
+    history = json.loads((trained / "trainer_state.json").read_text())["log_history"]
+    for name in ("loss", "learning_rate"):
+        assert logged(tmp_path / "loop", name) == {e["step"]: e[name] for e in history if name in e}
+    weights, others = (
+        load_file(path) for path in (tmp_path / "loop/model.safetensors", trained / "checkpoint-9/model.safetensors")
+    )
+    assert weights.keys() == others.keys() and all(torch.equal(weights[name], others[name]) for name in weights)
+    model = vt.VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "loop")
+    assert (model.config.target_vocab_size is not None) == separate
+
+
+@pytest.mark.parametrize(("stop", "strategy"), [(4, "steps"), (6, "steps"), (6, "epoch")])
+def test_the_loop_goes_on_where_it_stopped(tmp_path, loop, stop, strategy):
+    """In an epoch, at its end before the evaluation, and after that."""
+    values = recipe_values(tmp_path)
+    values["training"] |= {"save_strategy": strategy, "save_steps": 2}
+    loop(values)
+    loop(values, f"output_dir={tmp_path / 'stopped'}", f"training.max_steps={stop + 1}")
+    assert [path.name for path in (tmp_path / "stopped").glob("checkpoint-*")] == [f"checkpoint-{stop}"]
+    loop(values, f"output_dir={tmp_path / 'stopped'}", resume=True)
+    assert logged(tmp_path / "stopped") == logged(tmp_path / "run")
+    assert logged(tmp_path / "stopped", "eval_loss")[6] == logged(tmp_path / "run", "eval_loss")[6]
+    assert logged(tmp_path / "stopped", "eval_loss")[9] == logged(tmp_path / "run", "eval_loss")[9]
+
+
+def test_the_loop_evaluates_to_the_mean_over_all_tokens(tmp_path, loop):
+    values = recipe_values(tmp_path)
+    overrides = "training.max_steps=1", "training.save_strategy=no", "training.per_device_eval_batch_size="
+    for size in (1, 21):
+        loop(values, f"output_dir={tmp_path / str(size)}", *overrides[:2], f"{overrides[2]}{size}")
+    one, all_at_once = (logged(tmp_path / str(size), "eval_loss")[1] for size in (1, 21))
+    assert one == pytest.approx(all_at_once, abs=1e-6)
+
+
+def test_the_loop_refuses_what_it_does_not_do(tmp_path, loop):
+    values = recipe_values(tmp_path)
+    with pytest.raises(RecipeError, match="inverse_sqrt"):
+        loop(values, "training.lr_scheduler_type=cosine")
+    with pytest.raises(RecipeError, match="is not empty; give --resume"):
+        loop(values, f"output_dir={tmp_path}")
+    loop(values, "training.max_steps=4")
+    with pytest.raises(RecipeError, match="set back seed"):
+        loop(values, "seed=2", resume=True)
+
+
+@pytest.mark.slow
+def test_the_loop_with_two_processes_is_that_with_one(tmp_path, loop, one_process):
+    values = values_of(tmp_path, gradient_accumulation_steps=1)
+    path = written(values)
+    launch(*DDP, SCRIPTS / "train_accelerate.py", path, "training.max_steps=4")
+    launch(*DDP, SCRIPTS / "train_accelerate.py", path, "--resume")
+    assert list(logged(values["output_dir"]).values()) == pytest.approx(losses_of(one_process), abs=1e-6)
+    last = "checkpoint-6/model.safetensors"
+    assert max(differences(Path(values["output_dir"]) / "model.safetensors", one_process / last).values()) < 1e-6
+    loop(values_of(tmp_path), f"output_dir={tmp_path / 'alone'}")
+    two, one = (logged(folder, "eval_loss")[6] for folder in (values["output_dir"], tmp_path / "alone"))
+    assert two == pytest.approx(one, abs=1e-6)

@@ -1,0 +1,80 @@
+"""Batches by token budget for any `Trainer` of transformers."""
+
+from typing import Any
+
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from vanilla_transformer.data.batching import TokenBudgetBatchSampler
+from vanilla_transformer.data.streaming import TokenBudgetStream
+
+__all__ = ["TokenBudgetMixin"]
+
+
+class TokenBudgetMixin(Trainer):
+    """Lets a `Trainer` train on batches by token budget; evaluation keeps its fixed number of rows.
+
+        class MyTrainer(TokenBudgetMixin, Seq2SeqTrainer): ...
+
+        sampler = TokenBudgetBatchSampler(lengths, max_tokens=4096, seed=1)
+        trainer = MyTrainer(model, args, train_dataset=rows, batch_sampler=sampler, data_collator=collator)
+        trainer.train(resume_from_checkpoint=True)  # goes on at the very batch it stopped at
+
+    Rows that come as a stream need no sampler: `train_dataset=TokenBudgetStream(rows, 4096, repeat=True)`, with
+    `max_steps` in the arguments. All processes get equally many batches either way.
+
+    Args:
+        batch_sampler: over the training data. It and, where these have `set_epoch`, the data are told each epoch.
+
+    Raises:
+        ValueError: for a stream that ends, or one with a sampler.
+    """
+
+    def __init__(self, *args: Any, batch_sampler: TokenBudgetBatchSampler | None = None, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.batch_sampler = batch_sampler
+        if isinstance(self.train_dataset, TokenBudgetStream):
+            if batch_sampler is not None:
+                raise ValueError("a TokenBudgetStream makes its own batches; leave out batch_sampler.")
+            if not self.train_dataset.repeat:
+                raise ValueError(
+                    "Trainer counts the updates of a stream, not its epochs; give TokenBudgetStream repeat=True, and "
+                    "max_steps in the arguments."
+                )
+        elif batch_sampler is not None:
+            self.add_callback(_EpochOfBatches(batch_sampler, self.train_dataset))
+
+    def get_train_dataloader(self) -> DataLoader:
+        streamed = isinstance(self.train_dataset, TokenBudgetStream)
+        if self.batch_sampler is None and not streamed:
+            return super().get_train_dataloader()
+        batches: dict[str, Any] = {"batch_size": None} if streamed else {"batch_sampler": self.batch_sampler}
+        loader = DataLoader(
+            self.train_dataset,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            **batches,
+        )
+        # a stream deals its batches out itself
+        return loader if streamed else self.accelerator.prepare(loader)
+
+
+class _EpochOfBatches(TrainerCallback):
+    """Tells the sampler, and training data that differ from epoch to epoch, the number of the epoch.
+
+    transformers 5.24 looks for it one wrapper deep; a run that is resumed on several processes has it two deep.
+    """
+
+    def __init__(self, sampler: TokenBudgetBatchSampler, data: Any):
+        self.sampler = sampler
+        self.data = data
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        epoch = int(state.epoch or 0)
+        self.sampler.set_epoch(epoch)
+        if hasattr(self.data, "set_epoch"):
+            self.data.set_epoch(epoch)
