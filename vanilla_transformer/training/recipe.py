@@ -38,6 +38,7 @@ __all__ = [
     "EvaluationSection",
     "Recipe",
     "RecipeError",
+    "StopSection",
     "TokenizerSection",
     "override_fields",
 ]
@@ -136,6 +137,21 @@ class EvaluationSection:
     sentences: int | None = None
     num_beams: int = 1
     tokenize: str = "13a"
+
+
+@dataclass
+class StopSection:
+    """When training has diverged and ends with the examples of the update named; `DivergenceRule` is what goes by it.
+
+    Attributes:
+        non_finite: when the loss, the gradient norm or a weight is no finite number; with fp16, when that goes on.
+        loss_over_median: when the loss stays above so many times its running median; None for never.
+        updates: for so many updates in a row.
+    """
+
+    non_finite: bool = True
+    loss_over_median: float | None = 3.0
+    updates: int = 10
 
 
 @dataclass
@@ -240,6 +256,7 @@ class Recipe:
     training: dict[str, Any] = field(default_factory=dict)
     averaging: AveragingSection = field(default_factory=AveragingSection)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
+    stop_on: StopSection = field(default_factory=StopSection)
     generation: dict[str, Any] = field(default_factory=dict)
     card: CardSection = field(default_factory=CardSection)
 
@@ -380,6 +397,7 @@ class Recipe:
             "data.max_length": self.data.max_length,
             "data.block_size": self.data.block_size,
             "batches.max_sentences": self.batches.max_sentences,
+            "stop_on.updates": self.stop_on.updates,
             "training.gradient_accumulation_steps": self.training.get("gradient_accumulation_steps"),
         }
         for name, value in positive.items():
@@ -387,6 +405,10 @@ class Recipe:
                 raise RecipeError(f"{name}={value} must be at least 1.")
         if self.max_minutes is not None and self.max_minutes <= 0:
             raise RecipeError(f"max_minutes={self.max_minutes} must be above 0.")
+        if self.stop_on.loss_over_median is not None and self.stop_on.loss_over_median <= 1:
+            raise RecipeError(
+                f"stop_on.loss_over_median={self.stop_on.loss_over_median} must be above 1, or null for never."
+            )
         if self.averaging.last < 0:
             raise RecipeError(f"averaging.last={self.averaging.last} must not be negative.")
         self._check_lengths()
