@@ -165,7 +165,8 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         raise RecipeError(f"output_dir {folder} is a file; name a folder.")
     if resume and overwrite:
         raise RecipeError("--resume goes on with a run and --overwrite deletes it; give one of them.")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    # a run that was killed while it wrote its very first files has left no more than these
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} <= {PARTIAL}:
         return
     is_run = (folder / RECIPE).is_file()
     if overwrite and not is_run:

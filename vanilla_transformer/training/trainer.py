@@ -148,10 +148,15 @@ class TokenTrainer(Trainer):
         if self.divergence is not None:
             self._update.number, self._update.grad_norm = self.state.global_step + 1, grad_norm
             self._unread.append(self._update)
-            if (self.args.device.type == "cpu" and self.args.world_size == 1) or len(self._unread) >= 1000:
+            if self._looks_at_once or len(self._unread) >= 1000:
                 self.stop_if_diverged()
         self._update = Update(0)
         return grad_norm
+
+    @property
+    def _looks_at_once(self) -> bool:
+        """Whether it costs nothing to look at an update before it is made."""
+        return self.args.device.type == "cpu" and self.args.world_size == 1
 
     def stop_if_diverged(self, weights: bool = False) -> None:
         """Look at the updates made since the last look; on all processes at once.
