@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from runs import recipe_values, reversed_words, write_pairs
 from sittings import ROOT, Sittings
@@ -20,8 +21,10 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.training import DivergedError
 from vanilla_transformer.training.averaging import find_checkpoints
 from vanilla_transformer.training.divergence import LEAST, ROWS, SKIPPED, DivergenceRule, Update
+from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run import RunInterrupted
 from vanilla_transformer.training.saving import PARTIAL, delete_old_checkpoints, whole_files
+from vanilla_transformer.training.tasks import Part
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TokenTrainer
 
 # Killed and resumed --------------------------------------------------------------------------------------------------
@@ -454,7 +457,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
 def test_a_learning_rate_that_is_far_too_high_ends_in_one_sentence_and_a_status(tmp_path, capfd):
     values = recipe_values(tmp_path)
     values["training"] |= {"learning_rate": 1e30, "warmup_steps": 0}
-    (tmp_path / "recipe.yaml").write_text(json.dumps(values))
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
     with pytest.raises(SystemExit) as stopped:
         main(["train", str(tmp_path / "recipe.yaml")])
     assert stopped.value.code == 1
@@ -474,16 +477,14 @@ def test_a_run_that_is_not_to_stop_goes_on_and_hides_nothing(tmp_path, monkeypat
     assert len(losses) == 9 and all(map(math.isfinite, losses[:3])) and math.isnan(losses[-1])
 
 
-@pytest.mark.parametrize("task", ["causal-lm", "masked-lm", "sequence-classification", "token-classification"])
-@pytest.mark.parametrize("blocks", [False, True], ids=["texts", "blocks"])
-def test_the_texts_of_a_row_are_named_by_their_lines(tmp_path, task, blocks):
-    """Every token of a row is in the lines that are named, and no line is named in vain."""
-    from vanilla_transformer.training.recipe import Recipe
-    from vanilla_transformer.training.tasks import Part
+NAMED = [("causal-lm", None), ("masked-lm", None), ("causal-lm", 8), ("masked-lm", 8)]
+NAMED += [("sequence-classification", None), ("token-classification", None)]
 
-    if blocks and "lm" not in task:
-        pytest.skip("only language models read blocks")
-    values = recipe_of_task(tmp_path, task, overrides=["data.block_size=8"] if blocks else ["data.max_length=9"])
+
+@pytest.mark.parametrize(("task", "block_size"), NAMED)
+def test_the_texts_of_a_row_are_named_by_their_lines(tmp_path, task, block_size):
+    """Every token of a row is in the lines that are named, and no line is named in vain."""
+    values = recipe_of_task(tmp_path, task, overrides=[f"data.block_size={block_size}"] if block_size else ())
     path = Path(values["data"]["train"]["path"])
     lines = path.read_text().splitlines()
     lines[2:2] = ["", "no record"]
@@ -493,25 +494,34 @@ def test_the_texts_of_a_row_are_named_by_their_lines(tmp_path, task, blocks):
     parts = {name: Part(name, *work.load(recipe.specification(name))) for name in recipe.data_parts()}
     work.prepare(parts, None)
     part = parts["data.train"]
-    part.rows = work.encode(part)
-    if blocks:
-        part.rows.set_epoch(3)
-    assert part.report.dropped >= 2
-    for row in range(len(part.rows)):
-        named = work.ids(part, [row])
-        assert named == list(range(named[0], named[-1] + 1)) and (blocks or len(named) == 1)
-        records = [json.loads(lines[number - 1]) for number in named]
+    part.rows = rows = work.encode(part)
+    if block_size:
+        rows.set_epoch(3)
+
+    def spoken(numbers):
+        """The tokens of lines one after another, with an end of text behind each as the rows have it."""
+        records = [json.loads(lines[number - 1]) for number in numbers]
         texts = [record["text"] if "text" in record else " ".join(record["tokens"]) for record in records]
-        tokens = [part.rows.tokens(row) if "lm" in task else part.rows[row]["input_ids"]][0]
-        spoken = work.tokenizer.decode(tokens, skip_special_tokens=True)
-        whole = work.tokenizer.decode(
-            [token for text in texts for token in work.tokenizer(text)["input_ids"]], skip_special_tokens=True
-        )
-        assert spoken in whole, (spoken, whole)
-        if blocks and len(named) > 2:
-            inner = "".join(texts[1:-1])
-            assert inner in spoken
-    assert work.name_rows(part, [0, 1]).startswith("the lines 1")
+        encoded = [work.tokenizer(text)["input_ids"] for text in texts]
+        end = [work.tokenizer.eos_token_id] if task == "causal-lm" else []
+        return [token for ids in encoded for token in [*ids, *end]]
+
+    def within(short, long):
+        return any(long[i : i + len(short)] == short for i in range(len(long) - len(short) + 1))
+
+    named = [work.ids(part, [row]) for row in range(len(rows))]
+    for row, numbers in enumerate(named):
+        tokens = list(rows.tokens(row) if "lm" in task else rows[row]["input_ids"])
+        assert within(tokens, spoken(numbers))
+        if block_size is None:
+            assert len(numbers) == 1
+        for fewer in (numbers[1:], numbers[:-1]):
+            assert not within(tokens, spoken(fewer)) or len(set(map(str, map(spoken, zip(numbers))))) < len(numbers)
+    assert {number for numbers in named for number in numbers} <= {*range(1, 153)} - {3, 4}
+    assert max(len(numbers) for numbers in named) > 1 or not block_size
+    first = list(dict.fromkeys([*named[0], *named[1]]))
+    assert work.name_rows(part, [0, 1]) == f"the lines {', '.join(map(str, first))} of {path}"
+    assert " and 100 more of " in work.name_rows(part, range(len(rows))) or block_size
 
 
 @pytest.mark.slow
@@ -526,16 +536,17 @@ sys.path[:0] = [{str(ROOT / "tests")!r}, {str(ROOT)!r}]
 from test_training import run
 from vanilla_transformer.training import DivergedError
 from vanilla_transformer.training.trainer import ROWS, TokenTrainer
-from transformers import logging
-made, step = [], TokenTrainer.training_step
+made, step, loss_of = [], TokenTrainer.training_step, TokenTrainer.compute_loss
 
 def training_step(self, model, inputs, *args, **kwargs):
-    update = self.state.global_step + 1
-    made.append((update, inputs[ROWS].tolist()))
-    loss = step(self, model, inputs, *args, **kwargs)
-    return loss * math.nan if update == 4 and os.environ["RANK"] == "1" else loss
+    made.append((self.state.global_step + 1, inputs[ROWS].tolist()))
+    return step(self, model, inputs, *args, **kwargs)
 
-TokenTrainer.training_step = training_step
+def compute_loss(self, *args, **kwargs):
+    bad = self.state.global_step == 3 and os.environ["RANK"] == "1"
+    return loss_of(self, *args, **kwargs) * (math.nan if bad else 1)
+
+TokenTrainer.training_step, TokenTrainer.compute_loss = training_step, compute_loss
 try:
     run({values!r})
 except DivergedError as error:

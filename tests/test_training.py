@@ -67,6 +67,7 @@ def values(tmp_path):
         ("evaluation.sentence=1", "unknown field evaluation.sentence; did you mean 'sentences'?"),
         ("generation.num_beam=1", "unknown field generation.num_beam; did you mean 'num_beams'?"),
         ("card.titel=x", "unknown field card.titel; did you mean 'title'?"),
+        ("stop_on.update=1", "unknown field stop_on.update; did you mean 'updates'?"),
         ("task=seq2sec", "task: 'seq2sec' is unknown; did you mean 'seq2seq'?"),
     ],
 )
@@ -96,6 +97,9 @@ def test_an_unknown_field_is_refused_with_the_nearest_name(values, override, sen
         ("generation.num_beams=0", "generation.num_beams=0"),
         ("generation.max_length_over_source=2.5", "generation.max_length_over_source=2.5"),
         ("evaluation.num_beams=0", "evaluation.num_beams=0"),
+        ("stop_on.updates=0", "stop_on.updates=0"),
+        ("stop_on.loss_over_median=1", "stop_on.loss_over_median=1.0"),
+        ("stop_on.non_finite=1", "stop_on.non_finite=1"),
     ],
 )
 def test_a_value_of_the_wrong_type_or_range_is_refused_by_name(values, override, named):

@@ -79,7 +79,7 @@ def errors_of_writing(what: object, remedy: str) -> Iterator[None]:
         if not isinstance(error, (OSError, SafetensorError, RuntimeError)) and type(error) is not Exception:
             raise
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
-        if "inline_container" in reason:  # where torch.save says no more than that in its source
+        if "inline_container" in reason or "iostream" in reason:  # torch.save says no more than where in its source
             reason = "not all of it could be written, as on a full disk"
         raise OSError(f"{what} could not be written: {reason}; {remedy}.") from error
 
