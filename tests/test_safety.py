@@ -1,5 +1,6 @@
 """What a run survives: being killed at any point, a disk that is full, a loss that is no number any more or explodes."""
 
+import inspect
 import json
 import math
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from transformers import Trainer
 
 from runs import recipe_values, reversed_words, write_pairs
 from sittings import ROOT, Sittings
@@ -79,6 +81,12 @@ def with_workers(folder):
     return values
 
 
+def by_epoch(folder):
+    values = recipe_of_task(folder, "token-classification")
+    values["training"] |= {"eval_strategy": "epoch", "save_strategy": "epoch"}
+    return values
+
+
 RUNS = {
     "seq2seq": (translation, KILLS),
     "workers": (with_workers, ["update 2 batch 1", "update 5 batch 0", "checkpoint-6 scheduler.pt half"]),
@@ -87,8 +95,9 @@ RUNS = {
             lambda folder, task=task: recipe_of_task(folder, task, overrides=BLOCKS.get(task, ())),
             ["update 1 batch 1", "update 6 batch 1", "checkpoint-8 optimizer.pt half", "update 9 stepped", "average"],
         )
-        for task in ("causal-lm", "masked-lm", "sequence-classification", "token-classification")
+        for task in ("causal-lm", "masked-lm", "sequence-classification")
     },
+    "token-classification": (by_epoch, ["update 1 batch 1", "update 6 batch 1", "update 9 stepped", "average"]),
 }
 
 
@@ -179,6 +188,24 @@ def test_a_run_whose_time_was_up_is_resumed_without_another_update(tmp_path):
     second = run(values, ["averaging.last=0"], resume=True)
     assert second.metrics["training"]["updates"] == first.metrics["training"]["updates"] == 1
     assert equal_weights(weights(second.folder), weights(second.folder / "checkpoint-1"))
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("_get_grad_norm", "the last thing before each optimizer step, and what has its gradient norm"),
+        ("_run_epoch", "it makes an update without asking whether there are any to make"),
+        ("_save_checkpoint", "to write beside, look at the weights first, and say what went wrong"),
+        ("_get_output_dir", "where _save_checkpoint writes"),
+    ],
+)
+def test_what_is_overridden_of_transformers_is_there(method, why):
+    """These are no public interface; without any of them a run would be less safe, and nothing else would say so."""
+    original, overridden = getattr(Trainer, method), getattr(TokenTrainer, method)
+    assert original is not overridden
+    caller = {"_get_grad_norm": "_run_epoch", "_run_epoch": "_inner_training_loop"}.get(method, "_save_checkpoint")
+    caller = "_maybe_log_save_evaluate" if method == "_save_checkpoint" else caller
+    assert f"self.{method}(" in inspect.getsource(getattr(Trainer, caller)), why
 
 
 # A full disk ---------------------------------------------------------------------------------------------------------
