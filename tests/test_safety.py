@@ -287,6 +287,7 @@ def test_files_take_their_places_together_or_not_at_all(tmp_path):
     ("keep", "best", "left"),
     [
         (None, None, [1, 2, 3, 10]),
+        (0, None, [1, 2, 3, 10]),
         (2, None, [3, 10]),
         (2, 1, [1, 10]),
         (1, 1, [1, 10]),

@@ -54,11 +54,11 @@ def delete_old_checkpoints(run: Path, keep: int | None, best: Path | None) -> No
 
     Args:
         run: its folder.
-        keep: how many stay, the best one among them; None for all.
+        keep: how many stay, the best one among them; None or 0 for all.
         best: stays, as does the last one.
     """
     checkpoints = find_checkpoints(run)
-    surplus = 0 if keep is None else len(checkpoints) - keep
+    surplus = len(checkpoints) - keep if keep else 0
     for checkpoint in checkpoints[:-1]:
         if surplus > 0 and checkpoint != best:
             _delete(checkpoint)
