@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import warnings
@@ -16,11 +15,10 @@ from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 from runs import reversed_words
-from test_training import equal_weights, run, weights
+from test_training import run, weights
 from tiny import tiny_model
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens, load_texts
 from vanilla_transformer.tokenization import train_tokenizer
-from vanilla_transformer.training.averaging import find_checkpoints
 from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
 from vanilla_transformer.training.run import run_recipe
 from vanilla_transformer.training.tasks import TASKS
@@ -342,25 +340,6 @@ def test_a_saved_model_gives_the_scores_of_the_run_again(finished, tmp_path):
     del again["model"]["preset"]
     result = run(again, ["training.learning_rate=0", "training.max_steps=1", "averaging.last=0"])
     assert result.metrics["test"] == json.loads((folder / "metrics.json").read_text())["test"]
-
-
-def test_a_run_that_is_killed_and_resumed_ends_bit_identical(finished, tmp_path):
-    folder, values, _ = finished
-    killed = {**values, "output_dir": str(tmp_path / "killed")}
-    program = f"""
-import os, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_training import run, stop_at
-from vanilla_transformer.training.trainer import TokenTrainer
-TokenTrainer.training_step = stop_at(6, lambda: os.kill(os.getpid(), 9), TokenTrainer)
-run({killed!r})
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert [path.name for path in find_checkpoints(killed["output_dir"])] == ["checkpoint-4"]
-    run(killed, resume=True)
-    for place in (".", "checkpoint-8", "checkpoint-9"):
-        assert equal_weights(weights(Path(killed["output_dir"]) / place), weights(folder / place)), place
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vanilla_transformer.training import RunInterrupted
+from vanilla_transformer.training import DivergedError, RunInterrupted
 
 if TYPE_CHECKING:
     from vanilla_transformer.generation.translate import Hypothesis
@@ -294,12 +294,15 @@ def _sentence(error: BaseException) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; mistakes end in one sentence and status 2, an interrupt in status 130."""
+    """Run a command; mistakes end in one sentence and status 2, training that diverges in 1, an interrupt in 130."""
     try:
         app(args=arguments, prog_name="vanilla-transformer")
     except (ValueError, OSError, ImportError) as error:
         _say(f"error: {_sentence(error)}")
         sys.exit(2)
+    except DivergedError as error:
+        _say(f"error: {_sentence(error)}")
+        sys.exit(1)
     except RunInterrupted as error:
         _say(_sentence(error))
         sys.exit(130)

@@ -17,17 +17,17 @@ TEMPLATE = "model_card_template.md"
 
 
 def write_model_card(folder: Path, recipe: Recipe, task: Task, metrics: dict[str, Any]) -> Path:
-    """Write `README.md` into a run's folder.
+    """Write `README.md` into a folder with what belongs to a run.
 
     Args:
-        folder: of the run.
+        folder: where it goes; the card shows the curves that stand there.
         recipe: as run.
         task: of the run.
         metrics: as in `metrics.json`.
     """
     codes = (recipe.data.source_language, recipe.data.target_language, recipe.data.language)
     languages = list(dict.fromkeys(code for code in codes if code))
-    title = recipe.card.title or folder.name
+    title = recipe.card.title or Path(recipe.output_dir).name
     data = ModelCardData(
         language=languages or None,
         license=recipe.card.license,

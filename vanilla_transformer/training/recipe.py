@@ -39,6 +39,7 @@ __all__ = [
     "EvaluationSection",
     "Recipe",
     "RecipeError",
+    "StopSection",
     "TokenizerSection",
     "override_fields",
 ]
@@ -143,6 +144,21 @@ class EvaluationSection:
 
 
 @dataclass
+class StopSection:
+    """When training has diverged and ends with the examples of the update named; `DivergenceRule` is what goes by it.
+
+    Attributes:
+        non_finite: when the loss, the gradient norm or a weight is no finite number; with fp16, when that goes on.
+        loss_over_median: when the loss stays above so many times its running median; None for never.
+        updates: for so many updates in a row.
+    """
+
+    non_finite: bool = True
+    loss_over_median: float | None = 3.0
+    updates: int = 10
+
+
+@dataclass
 class CardSection:
     """What the model card says beyond what the run knows.
 
@@ -244,6 +260,7 @@ class Recipe:
     training: dict[str, Any] = field(default_factory=dict)
     averaging: AveragingSection = field(default_factory=AveragingSection)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
+    stop_on: StopSection = field(default_factory=StopSection)
     generation: dict[str, Any] = field(default_factory=dict)
     card: CardSection = field(default_factory=CardSection)
 
@@ -384,6 +401,7 @@ class Recipe:
             "data.max_length": self.data.max_length,
             "data.block_size": self.data.block_size,
             "batches.max_sentences": self.batches.max_sentences,
+            "stop_on.updates": self.stop_on.updates,
             "training.gradient_accumulation_steps": self.training.get("gradient_accumulation_steps"),
         }
         for name, value in positive.items():
@@ -393,6 +411,10 @@ class Recipe:
             raise RecipeError(f"max_minutes={self.max_minutes} must be above 0.")
         if self.batches.count not in COUNTS:
             raise RecipeError(f"batches.count={self.batches.count!r} must be {' or '.join(map(repr, COUNTS))}.")
+        if self.stop_on.loss_over_median is not None and self.stop_on.loss_over_median <= 1:
+            raise RecipeError(
+                f"stop_on.loss_over_median={self.stop_on.loss_over_median} must be above 1, or null for never."
+            )
         if self.averaging.last < 0:
             raise RecipeError(f"averaging.last={self.averaging.last} must not be negative.")
         self._check_lengths()

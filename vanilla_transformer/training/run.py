@@ -1,5 +1,6 @@
 """A run from recipe to finished folder: data, tokenizer, training, averaging, scores, curves, card."""
 
+import dataclasses
 import json
 import os
 import platform
@@ -12,15 +13,18 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import Seq2SeqTrainingArguments, Trainer, TrainingArguments, set_seed
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
-from vanilla_transformer.training import RecipeError, RunInterrupted
+from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.averaging import average_weights, find_checkpoints
+from vanilla_transformer.training.divergence import DivergenceRule
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.training.saving import PARTIAL, delete_old_checkpoints, errors_of_writing, whole_files
 from vanilla_transformer.training.schedules import noam_peak
 from vanilla_transformer.training.sharding import check_plugin, gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
@@ -29,6 +33,7 @@ from vanilla_transformer.training.trainer import TimeLimit, TokenProgress
 __all__ = ["RunResult", "run_recipe"]
 
 METRICS, RECIPE, CURVES = "metrics.json", "recipe.yaml", "curves.png"
+DIVERGED = "diverged.json"
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ def run_recipe(
         RecipeError: for a recipe that cannot be run as it stands, and for an output folder that holds something, unless
             `resume` or `overwrite` says what to do with it.
         FileNotFoundError, ValueError: for data that cannot be read; see `load_parallel`.
+        OSError: where a file cannot be written, as on a full disk; what was whole before stays whole.
+        DivergedError: where the loss is no number any more or explodes; `diverged.json` in the folder names the examples.
         RunInterrupted: on Ctrl-C during training.
     """
     if _accelerator() is None:
@@ -100,9 +107,10 @@ def run_recipe(
     say(f"{model.num_parameters():,} parameters, {model.config.architecture}")
     # not before all else is known to be in order: this deletes a run that is overwritten
     if first_process:
-        _clear_folder(folder, keep=resume)
-        recipe.save(folder / RECIPE)
-        task.save(folder)
+        _clear_folder(folder, keep=resume, limit=arguments.save_total_limit)
+        with errors_of_writing(folder, "make room and start again"), whole_files(folder) as partial:
+            recipe.save(partial / RECIPE)
+            task.save(partial)
     arguments.distributed_state.wait_for_everyone()
     if resume:
         say(
@@ -116,6 +124,8 @@ def run_recipe(
         data_collator=task.collator(model),
         batch_sampler=sampler,
         processing_class=task.tokenizer,
+        divergence=DivergenceRule(**dataclasses.asdict(recipe.stop_on)),
+        name_rows=lambda rows: task.name_rows(train, rows),
         **task.trainer_options(validation),
     )
     if trainer.is_fsdp_enabled:
@@ -128,6 +138,10 @@ def run_recipe(
         trainer.add_callback(TimeLimit(trainer, recipe.max_minutes))
     try:
         _train(trainer, checkpoint, folder)
+    except DivergedError as error:
+        if first_process:
+            _write_diverged(error, folder, task.ids(train, error.rows))
+        raise
     finally:
         progress.close()
     if is_sharded(trainer.model):
@@ -160,7 +174,8 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         raise RecipeError(f"output_dir {folder} is a file; name a folder.")
     if resume and overwrite:
         raise RecipeError("--resume goes on with a run and --overwrite deletes it; give one of them.")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    # a run that was killed while it wrote its very first files has left no more than these
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} <= {PARTIAL}:
         return
     is_run = (folder / RECIPE).is_file()
     if overwrite and not is_run:
@@ -184,13 +199,20 @@ def _check_same_run(recipe: Recipe, begun: Recipe) -> None:
         )
 
 
-def _clear_folder(folder: Path, *, keep: bool) -> None:
-    """Make the folder empty, or take out of the run in it what was not written to its end."""
+def _clear_folder(folder: Path, *, keep: bool, limit: int | None) -> None:
+    """Make the folder empty, or take out of the run in it what was not written or not deleted to its end."""
     if not keep and folder.is_dir():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for partial in set(folder.glob("checkpoint-*")) - set(find_checkpoints(folder)):
-        shutil.rmtree(partial)
+    checkpoints = find_checkpoints(folder)
+    for partial in {*folder.glob("checkpoint-*"), folder / PARTIAL} - set(checkpoints):
+        shutil.rmtree(partial, ignore_errors=True)
+    (folder / DIVERGED).unlink(missing_ok=True)
+    if checkpoints:
+        # a run may have ended before it came to this, and the average must not be of checkpoints that should be gone
+        state = json.loads((checkpoints[-1] / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        best = folder / f"checkpoint-{state['best_global_step']}" if state.get("best_global_step") else None
+        delete_old_checkpoints(folder, limit, best)
 
 
 def _say_nothing(line: str) -> None:
@@ -199,10 +221,13 @@ def _say_nothing(line: str) -> None:
 
 def _training_arguments(recipe: Recipe) -> TrainingArguments:
     # use_cpu: without it transformers 5.24 lets several processes on CPUs each train a model of its own
+    # logging_nan_inf_filter: it hides a loss that is no number behind the mean of those before it, and reads every loss
+    # from the device for it; fp16 needs it for the updates that its gradient scaler skips
     machine = {
         "use_cpu": _accelerator() is None,
         "dataloader_pin_memory": _accelerator() == "cuda",
         "ddp_find_unused_parameters": False,  # there are none, and DDP warns where it is told to look for them
+        "logging_nan_inf_filter": bool(recipe.training.get("fp16")),
     }
     task = TASKS[recipe.task]
     fields = {**machine, "label_names": list(task.label_names), **recipe.training}
@@ -309,15 +334,31 @@ def _finish(
     say: Callable[[str], None],
 ) -> None:
     """Write what makes the folder a model that anyone can load, beside the checkpoints."""
-    try:
-        trainer.model.save_pretrained(folder)
-    except SafetensorError as error:  # what safetensors makes of a full disk
-        raise OSError(
-            f"the model could not be written to {folder} ({error}); make room, then go on with --resume."
-        ) from error
-    trainer.state.save_to_json(str(folder / "trainer_state.json"))
-    (folder / METRICS).write_text(json.dumps(metrics, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    if not plot_curves(trainer.state.log_history, folder / CURVES, folder.name, task.curves):
-        say("curves.png was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings.")
-    write_model_card(folder, recipe, task, metrics)
+    with (
+        errors_of_writing(f"the model in {folder}", "make room and go on with --resume"),
+        whole_files(folder) as partial,
+    ):
+        trainer.model.save_pretrained(partial)
+        trainer.state.save_to_json(str(partial / TRAINER_STATE_NAME))
+        _write_json(partial / METRICS, metrics)
+        if not plot_curves(trainer.state.log_history, partial / CURVES, folder.name, task.curves):
+            say(
+                "curves.png was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings."
+            )
+        write_model_card(partial, recipe, task, metrics)
     say(f"finished: {folder}")
+
+
+def _write_diverged(error: DivergedError, folder: Path, ids: list[int]) -> None:
+    facts = {
+        "update": error.update,
+        "reason": error.reason,
+        "examples": ids,
+        "checkpoint": None if error.checkpoint is None else error.checkpoint.name,
+    }
+    with errors_of_writing(folder / DIVERGED, str(error).removesuffix(".")), whole_files(folder) as partial:
+        _write_json(partial / DIVERGED, facts)
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

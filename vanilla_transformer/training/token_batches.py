@@ -1,5 +1,6 @@
 """Batches by token budget for any `Trainer` of transformers."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -25,14 +26,23 @@ class TokenBudgetMixin(Trainer):
 
     Args:
         batch_sampler: over the training data. It and, where these have `set_epoch`, the data are told each epoch.
+        train_collator: makes the batches of training where they differ from those of evaluation, as packed ones do;
+            None for `data_collator`.
 
     Raises:
         ValueError: for a stream that ends, or one with a sampler.
     """
 
-    def __init__(self, *args: Any, batch_sampler: TokenBudgetBatchSampler | None = None, **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        batch_sampler: TokenBudgetBatchSampler | None = None,
+        train_collator: Callable[[list[Any]], Any] | None = None,
+        **kwargs: Any,
+    ):
         super().__init__(*args, **kwargs)
         self.batch_sampler = batch_sampler
+        self.train_collator = train_collator or self.data_collator
         if isinstance(self.train_dataset, TokenBudgetStream):
             if batch_sampler is not None:
                 raise ValueError("a TokenBudgetStream makes its own batches; leave out batch_sampler.")
@@ -44,14 +54,19 @@ class TokenBudgetMixin(Trainer):
         elif batch_sampler is not None:
             self.add_callback(_EpochOfBatches(batch_sampler, self.train_dataset))
 
+    def training_rows(self) -> tuple[Any, Callable[[list[Any]], Any]]:
+        """The training data, and what makes a batch of their rows."""
+        return self.train_dataset, self.train_collator
+
     def get_train_dataloader(self) -> DataLoader:
         streamed = isinstance(self.train_dataset, TokenBudgetStream)
         if self.batch_sampler is None and not streamed:
             return super().get_train_dataloader()
         batches: dict[str, Any] = {"batch_size": None} if streamed else {"batch_sampler": self.batch_sampler}
+        rows, collator = self.training_rows()
         loader = DataLoader(
-            self.train_dataset,
-            collate_fn=self.data_collator,
+            rows,
+            collate_fn=collator,
             num_workers=self.args.dataloader_num_workers,
             pin_memory=self.args.dataloader_pin_memory,
             persistent_workers=self.args.dataloader_persistent_workers,

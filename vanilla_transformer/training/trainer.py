@@ -2,16 +2,16 @@
 
 import copy
 import inspect
+import math
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import broadcast_object_list
-from safetensors import SafetensorError
+from accelerate.utils import broadcast_object_list, gather_object
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import (
@@ -22,11 +22,15 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ProgressCallback
-from transformers.trainer_utils import rotate_checkpoints
 
+from vanilla_transformer.data.streaming import TokenBudgetStream
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
-from vanilla_transformer.training.averaging import is_whole
+from vanilla_transformer.training import DivergedError
+from vanilla_transformer.training.averaging import find_checkpoints
+from vanilla_transformer.training.divergence import ROWS, DivergenceRule, NumberedCollator, NumberedRows, Update
+from vanilla_transformer.training.saving import PARTIAL, delete_old_checkpoints, errors_of_writing, move_whole
 from vanilla_transformer.training.schedules import inverse_sqrt_schedule
 from vanilla_transformer.training.sharding import embeddings_in_root_group, without_tied_copies
 from vanilla_transformer.training.token_batches import TokenBudgetMixin
@@ -42,11 +46,16 @@ class TokenTrainer(TokenBudgetMixin):
     - Logs have `minutes` of training over all sittings, `tokens_per_second` (source and target, no padding,
       evaluations and checkpoints left out) and `padding_share`, that of the positions of both sides which held padding,
       0 to 1; both of all processes together, since the log before.
-    - A checkpoint that cannot be written to its end is taken away again.
+    - A checkpoint has its name only when it is written to its end, and until it is deleted from its beginning.
+    - Training that diverges ends in a `DivergedError`. Each update is looked at before it is made; on an accelerator and
+      with several processes, where that would make one wait for the other, at the next log, evaluation or checkpoint.
+      Nothing is saved that is not finite.
 
     Args:
         batch_sampler: over the training data; see `TokenBudgetMixin`.
         target_tokenizer: saved with every checkpoint, where vocabularies are separate.
+        divergence: when to end training; None for never.
+        name_rows: names examples by the numbers of their rows, as in "lines 3, 17 of train.txt", for the error.
     """
 
     lr_scheduler: LRScheduler | None
@@ -55,16 +64,35 @@ class TokenTrainer(TokenBudgetMixin):
         self,
         *args: Any,
         target_tokenizer: PreTrainedTokenizerBase | None = None,
+        divergence: DivergenceRule | None = None,
+        name_rows: Callable[[Sequence[int]], str] | None = None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self.target_tokenizer = target_tokenizer
+        self.divergence = divergence
+        if divergence is not None:
+            divergence.scaled = self.accelerator.scaler is not None
+        self._name_rows = name_rows or _numbers_of_rows
+        # Trainer deletes file by file, and by file times, where these are close together with a warning; a run that was
+        # copied has all of them alike
+        self._checkpoints_kept, self.args.save_total_limit = self.args.save_total_limit, None
+        self._saving = False
+        self._update = Update(0)
+        self._unread: list[Update] = []
+        self._last_read = self._update
+        self.add_callback(_Sitting(self))
         self._loss_without_logits = "skip_logits" in inspect.signature(type(self.model).forward).parameters
         self._started: float | None = None
         self._minutes_before = 0.0
         self._tokens = self._positions = 0
         self._seconds = 0.0
         self._last_step: float | None = None
+
+    def training_rows(self) -> tuple[Any, Any]:
+        if isinstance(self.train_dataset, TokenBudgetStream):
+            return super().training_rows()
+        return NumberedRows(self.train_dataset), NumberedCollator(self.train_collator)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         if self.lr_scheduler is None and self.args.lr_scheduler_type == "inverse_sqrt":
@@ -89,8 +117,13 @@ class TokenTrainer(TokenBudgetMixin):
             self._started = time.monotonic()
         if self._last_step is None:
             self._last_step = time.monotonic()
+        rows = inputs.pop(ROWS, None)
         loss = super().training_step(model, inputs, *args, **kwargs)
-        sides = [inputs["attention_mask"]]
+        self._update.losses.append(loss)
+        if rows is not None:
+            self._update.rows.append(rows)
+        # rows that are packed have no mask: every position is a token
+        sides = [inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))]
         if self.model.config.is_encoder_decoder and inputs["labels"].dim() == 2:
             sides.append(inputs["labels"] != -100)
         self._tokens += sum(int(side.sum()) for side in sides)
@@ -101,7 +134,83 @@ class TokenTrainer(TokenBudgetMixin):
         self._last_step = now
         return loss
 
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        # the last thing Trainer 5.24 does before each optimizer step, whether or not it clips
+        grad_norm = super()._get_grad_norm(*args, **kwargs)
+        if self.divergence is not None:
+            self._update.number, self._update.grad_norm = self.state.global_step + 1, grad_norm
+            self._unread.append(self._update)
+            if self._looks_at_once or len(self._unread) >= 1000:
+                self.stop_if_diverged()
+        self._update = Update(0)
+        return grad_norm
+
+    @property
+    def _looks_at_once(self) -> bool:
+        """Whether it costs nothing to look at an update before it is made."""
+        return self.args.device.type == "cpu" and self.args.world_size == 1
+
+    def stop_if_diverged(self, weights: bool = False) -> None:
+        """Look at the updates made since the last look; on all processes at once.
+
+        Args:
+            weights: look at the weights, too.
+
+        Raises:
+            DivergedError: on all processes.
+        """
+        if self.divergence is None:
+            return
+        updates, self._unread = self._unread, []
+        if updates:
+            self._last_read = updates[-1]
+            numbers = [loss for update in updates for loss in update.losses]
+            numbers += [_plain(update.grad_norm, numbers[0]) for update in updates]
+            read = iter(torch.stack([number.float() for number in numbers]).tolist())
+            own = [sum(next(read) for _ in update.losses) for update in updates]
+            norms = list(read)
+            losses = gather_object([own])  # of each process, of each update
+            for position, update in enumerate(updates):
+                of_processes = [of_process[position] for of_process in losses]
+                found = self.divergence.trouble(update, sum(of_processes) / len(losses), norms[position])
+                if found:
+                    # a loss that is no number is the doing of the processes that have it
+                    innocent = math.isfinite(own[position]) and not all(map(math.isfinite, of_processes))
+                    self._diverged(*found, innocent)
+        if weights:
+            parts = [getattr(p, "to_local", lambda p=p: p)() for p in self.model.parameters()]
+            finite = bool(torch.stack([part.isfinite().all() for part in parts]).all())
+            if not all(gather_object([finite])) and self.divergence.non_finite:
+                self._diverged(self._last_read, "the weights are not finite")
+
+    def _diverged(self, update: Update, reason: str, innocent: bool = False) -> None:
+        rows = gather_object([] if innocent else update.row_numbers())
+        folder = Path(self.args.output_dir)
+        before = [c for c in find_checkpoints(folder) if int(c.name.rpartition("-")[2]) < update.number]
+        if before:
+            kept = f"the last checkpoint before it is {before[-1]}"
+            start = f"start again, or go on from its weights with start_from={before[-1]} and another output_dir"
+        else:
+            kept, start = "no checkpoint was saved before it", "start again"
+        raise DivergedError(
+            f"training diverged at update {update.number}: {reason}; its batches are {self._name_rows(rows)}; {kept}; "
+            f"lower training.learning_rate, set training.max_grad_norm or mend these examples, then {start}.",
+            update.number,
+            reason,
+            rows,
+            before[-1] if before else None,
+        )
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        # Trainer 5.24 makes one more update when a run is resumed that had made its last one within an epoch
+        if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        if self.is_in_train:
+            self.stop_if_diverged(weights=True)
         try:
             return super().evaluate(*args, **kwargs)
         finally:
@@ -133,28 +242,41 @@ class TokenTrainer(TokenBudgetMixin):
         if self.target_tokenizer is not None:
             self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER)
 
+    def _get_output_dir(self, *args: Any, **kwargs: Any) -> str:
+        folder = super()._get_output_dir(*args, **kwargs)
+        return str(Path(folder) / PARTIAL) if self._saving else folder
+
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        # transformers 5.24 deletes old checkpoints by their file times, and warns where these are close together; a
-        # run that was copied has all of them alike. The number of the update is what tells old from new.
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        self.stop_if_diverged(weights=True)
+        run, name = Path(self.args.output_dir), f"checkpoint-{self.state.global_step}"
+        partial, best = run / PARTIAL / name, None
+        # else the mean loss of the next log would not be that of the unbroken run, which begins before this checkpoint
+        self.state.stateful_callbacks[_Sitting.__name__] = {
+            "loss": self.accelerator.reduce(self._tr_loss, reduction="mean").item(),
+            "updates": self.state.global_step - self._globalstep_last_logged,
+        }
+        saved = find_checkpoints(run)
+        remedy = f"{saved[-1].name} is whole, so make room and go on with --resume" if saved else "make room"
+        self._saving = True
         try:
-            super()._save_checkpoint(*args, **kwargs)
-            if self.args.should_save:
-                rotate_checkpoints(self.args.output_dir, limit, self.state.best_model_checkpoint)
-        except BaseException as error:
-            if not is_whole(checkpoint):
-                shutil.rmtree(checkpoint, ignore_errors=True)
-            # what a full disk makes of safetensors and torch.save
-            if isinstance(error, (OSError, SafetensorError, RuntimeError)):
-                raise OSError(
-                    f"{checkpoint} could not be written: {str(error).partition(chr(10))[0] or type(error).__name__}; the checkpoints before it are "
-                    "kept, go on with --resume."
-                ) from error
-            raise
+            with errors_of_writing(run / name, remedy):
+                super()._save_checkpoint(*args, **kwargs)
+                self.accelerator.wait_for_everyone()
+                if self.state.best_global_step:
+                    best = run / f"checkpoint-{self.state.best_global_step}"
+                    if best.name == name or best.is_dir():
+                        self.state.best_model_checkpoint = str(best)
+                if self.args.should_save:
+                    self.state.save_to_json(str(partial / TRAINER_STATE_NAME))
+                    move_whole(partial, run / name)
         finally:
-            self.args.save_total_limit = limit
+            self._saving = False
             self._last_step = None
+            if self.args.should_save:
+                shutil.rmtree(run / PARTIAL, ignore_errors=True)
+        if self.args.should_save:
+            delete_old_checkpoints(run, self._checkpoints_kept, best)
+        self.accelerator.wait_for_everyone()
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # A tied matrix is saved under one name; transformers 5.24 reports the others as missing when it loads the best
@@ -164,6 +286,8 @@ class TokenTrainer(TokenBudgetMixin):
         super()._issue_warnings_after_load(type(load_result)(missing, load_result.unexpected_keys))
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if self.is_in_train:
+            self.stop_if_diverged()
         if self._started is not None:
             logs["minutes"] = round(self.minutes, 3)
         if "loss" in logs and self._seconds:
@@ -188,6 +312,40 @@ class Seq2SeqTokenTrainer(TokenTrainer, Seq2SeqTrainer):
             self.model.generation_config = generation_config
 
 
+def _numbers_of_rows(rows: Sequence[int]) -> str:
+    return f"the rows {', '.join(map(str, rows))} of the training data, counted from 0"
+
+
+def _plain(grad_norm: Any, like: torch.Tensor) -> torch.Tensor:
+    """A gradient norm, which may be a number or distributed over processes, as a tensor on one device."""
+    whole = getattr(grad_norm, "full_tensor", lambda: grad_norm)()
+    return torch.as_tensor(whole, device=like.device)
+
+
+class _Sitting(TrainerCallback):
+    """Makes a run that is resumed take up what the unbroken run would have in hand."""
+
+    def __init__(self, trainer: TokenTrainer):
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        trainer = self.trainer
+        if trainer.divergence is not None:
+            trainer.divergence.remember(entry["loss"] for entry in state.log_history if "loss" in entry)
+        unlogged = state.stateful_callbacks.get(type(self).__name__)
+        if unlogged:
+            trainer._tr_loss += unlogged["loss"]
+            trainer._globalstep_last_logged -= unlogged["updates"]
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # while training data that differ from epoch to epoch still are those of the updates
+        self.trainer.stop_if_diverged()
+
+
 class TimeLimit(TrainerCallback):
     """Ends training after so many minutes, with an evaluation and a checkpoint.
 
@@ -199,6 +357,13 @@ class TimeLimit(TrainerCallback):
     def __init__(self, trainer: TokenTrainer, minutes: float):
         self.trainer = trainer
         self.minutes = minutes
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # logged minutes are rounded to thousandths
+        if state.global_step and self.trainer.minutes >= self.minutes - 0.001:
+            control.should_training_stop = True
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

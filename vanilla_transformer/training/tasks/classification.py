@@ -34,10 +34,11 @@ class LabelledRows(RowsOfTokens):
     Args:
         rows: `input_ids` and `labels` of each; a label that the model does not have is -100.
         names: the label of each row, or those of its tokens, as in the data.
+        ids: of each row in the data.
     """
 
-    def __init__(self, rows: list[dict[str, Any]], names: list[Any]):
-        super().__init__([len(row["input_ids"]) for row in rows])
+    def __init__(self, rows: list[dict[str, Any]], names: list[Any], ids: list[int]):
+        super().__init__([len(row["input_ids"]) for row in rows], ids)
         self.rows, self.names = rows, names
 
     def __getitem__(self, index: int) -> dict[str, Any]:
@@ -144,7 +145,7 @@ class SequenceClassification(Classification):
         if cut:
             part.report.notes.append(f"{cut:,} texts cut to their first {limit} tokens (data.max_length)")
             self.tokenizer.backend_tokenizer.no_truncation()  # else it would be saved with the tokenizer
-        return LabelledRows(rows, list(part.dataset["label"]))
+        return LabelledRows(rows, list(part.dataset["label"]), list(part.dataset["id"]))
 
     @staticmethod
     def reduced_logits(logits: Any, labels: Any) -> torch.Tensor:
@@ -220,7 +221,7 @@ class TokenClassification(Classification):
 
     def encode(self, part: Part) -> LabelledRows:
         limit = self.recipe.data.max_length
-        rows, names = [], []
+        rows, names, row_ids = [], [], []
         for batch in part.dataset.iter(batch_size=1000):
             texts = [" ".join(tokens) for tokens in batch["tokens"]]
             encoded = self.tokenizer(texts, return_offsets_mapping=True, verbose=False)
@@ -233,9 +234,10 @@ class TokenClassification(Classification):
                 labels = first_pieces(words, [self.number_of.get(tag, IGNORED) for tag in tags])
                 rows.append({"input_ids": ids, "labels": labels})
                 names.append(first_pieces(words, tags))
+                row_ids.append(batch["id"][number])
         if not rows:
             raise ValueError("No sentence is short enough. " + "; ".join(x.strip() for x in part.report.lines()))
-        return LabelledRows(rows, names)
+        return LabelledRows(rows, names, row_ids)
 
     @staticmethod
     def reduced_logits(logits: Any, labels: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -34,18 +34,26 @@ class _TextRows(RowsOfTokens):
         block_size: number of tokens of a block; None for texts by themselves.
         seed: together with the epoch fixes all that is random; None in evaluations.
         overlap: tokens that a row shares with what follows it.
+        ids: of each text in the data.
 
     Raises:
         ValueError: where there are too few tokens for a block.
     """
 
-    def __init__(self, texts: list[np.ndarray], block_size: int | None, seed: int | None, overlap: int = 0):
+    def __init__(
+        self,
+        texts: list[np.ndarray],
+        block_size: int | None,
+        seed: int | None,
+        overlap: int = 0,
+        ids: list[int] | None = None,
+    ):
         self.block_size, self.seed, self.overlap, self.epoch = block_size, seed, overlap, 0
         self.stream = np.concatenate(texts).astype(np.int32)
+        self.ends = np.cumsum([len(text) for text in texts])
         if block_size is None:
-            ends = np.cumsum([len(text) for text in texts])
-            self.starts = ends - [len(text) for text in texts]
-            super().__init__([len(text) - overlap for text in texts])
+            self.starts = self.ends - [len(text) for text in texts]
+            super().__init__([len(text) - overlap for text in texts], ids)
             return
         room = len(self.stream) - overlap
         if room < (1 if seed is None else 2 * block_size - 1):
@@ -59,7 +67,7 @@ class _TextRows(RowsOfTokens):
             # with room for the first cut anywhere within a block, so that the number of blocks never changes
             lengths = [block_size] * ((room - block_size + 1) // block_size)
         self.starts = np.arange(len(lengths)) * block_size
-        super().__init__(lengths)
+        super().__init__(lengths, ids)
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -70,9 +78,19 @@ class _TextRows(RowsOfTokens):
 
     def tokens(self, index: int) -> np.ndarray:
         """(T,) tokens of a row, with the overlap."""
+        start, end = self._span(index)
+        return self.stream[start:end].astype(np.int64)
+
+    def ids_of(self, index: int) -> list[int]:
+        start, end = self._span(index)
+        first, last = np.searchsorted(self.ends, [start, end - 1], side="right").tolist()
+        return self._ids(first, last + 1)
+
+    def _span(self, index: int) -> tuple[int, int]:
+        """Where a row begins and ends in the stream of all texts, with the overlap."""
         moved = 0 if self.seed is None or self.block_size is None else int(self.random().integers(self.block_size))
         start = int(self.starts[index]) + moved
-        return self.stream[start : start + int(self.lengths[index]) + self.overlap].astype(np.int64)
+        return start, start + int(self.lengths[index]) + self.overlap
 
 
 class NextTokenRows(_TextRows):
@@ -90,8 +108,9 @@ class NextTokenRows(_TextRows):
         block_size: int | None = None,
         seed: int | None = None,
         bos_token_id: int | None = None,
+        ids: list[int] | None = None,
     ):
-        super().__init__(texts, block_size, seed, overlap=1)
+        super().__init__(texts, block_size, seed, overlap=1, ids=ids)
         self.bos_token_id = bos_token_id
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray]:
@@ -120,8 +139,9 @@ class MaskedRows(_TextRows):
         share: float = 0.15,
         block_size: int | None = None,
         seed: int | None = None,
+        ids: list[int] | None = None,
     ):
-        super().__init__(texts, block_size, seed)
+        super().__init__(texts, block_size, seed, ids=ids)
         special = set(tokenizer.all_special_ids)
         self.ordinary = np.asarray([token for token in range(len(tokenizer)) if token not in special])
         self.special = np.asarray(sorted(special))
@@ -153,11 +173,11 @@ class LanguageModeling(TextTask):
     def load(self, specification: TextData) -> "tuple[Dataset, DataReport]":
         return load_texts(specification)
 
-    def tokenized(self, part: Part) -> list[np.ndarray]:
-        """Tokens of each text, with an end of text behind it; without blocks, texts that are too long are reported."""
+    def tokenized(self, part: Part) -> tuple[list[np.ndarray], list[int]]:
+        """Tokens and id of each text, with an end of text behind it; without blocks, texts that are too long are reported."""
         limit = None if self.recipe.data.block_size else self.recipe.data.max_length
         end = self.tokenizer.eos_token_id
-        texts = []
+        texts, ids_of_texts = [], []
         for batch in part.dataset.iter(batch_size=1000):
             encoded = self.tokenizer(batch["text"], return_attention_mask=False, verbose=False)["input_ids"]
             for row_id, ids in zip(batch["id"], encoded, strict=True):
@@ -169,9 +189,10 @@ class LanguageModeling(TextTask):
                     )
                 else:
                     texts.append(np.asarray(ids))
+                    ids_of_texts.append(row_id)
         if not texts:
             raise ValueError("No text is short enough. " + "; ".join(line.strip() for line in part.report.lines()))
-        return texts
+        return texts, ids_of_texts
 
     @staticmethod
     def reduced_logits(logits: Any, labels: Any) -> torch.Tensor:
@@ -220,9 +241,9 @@ class CausalLanguageModeling(LanguageModeling):
     def encode(self, part: Part) -> NextTokenRows:
         seed = self.recipe.seed if part.name == "data.train" else None
         begin, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
-        return NextTokenRows(
-            self.tokenized(part), self.recipe.data.block_size, seed, bos_token_id=None if begin == end else begin
-        )
+        texts, ids = self.tokenized(part)
+        block_size = self.recipe.data.block_size
+        return NextTokenRows(texts, block_size, seed, bos_token_id=None if begin == end else begin, ids=ids)
 
     def score_line(self, scores: dict[str, Any]) -> str:
         return f"cross entropy {scores['loss']:.4f} nats a token  perplexity {scores['perplexity']:.2f}  ({scores['tokens']:,} tokens)"
@@ -272,7 +293,8 @@ class MaskedLanguageModeling(LanguageModeling):
             raise RecipeError("the tokenizer has no mask token; take one that a masked-lm recipe has trained.")
         data = self.recipe.data
         seed = self.recipe.seed if part.name == "data.train" else None
-        return MaskedRows(self.tokenized(part), self.tokenizer, data.masked_share, data.block_size, seed)
+        texts, ids = self.tokenized(part)
+        return MaskedRows(texts, self.tokenizer, data.masked_share, data.block_size, seed, ids)
 
     def score_line(self, scores: dict[str, Any]) -> str:
         return (

@@ -1,6 +1,7 @@
 """Text to text with an encoder-decoder: translation, summarization, anything that stands in pairs."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,6 +133,9 @@ class Seq2Seq(Task):
         rows = rows.select(range(min(first or len(rows), len(rows))))
         order = sorted(range(len(rows)), key=pair_lengths(rows).sum(axis=1).tolist().__getitem__, reverse=True)
         return rows.select(order).select_columns(["input_ids", "labels"])
+
+    def ids(self, part: Part, rows: Sequence[int]) -> list[int]:
+        return part.rows.select_columns("id")[list(rows)]["id"]
 
     def lengths(self, rows: "Dataset") -> np.ndarray:
         return pair_lengths(rows)

@@ -51,6 +51,10 @@ TRAINING_DEFAULTS: dict[str, Any] = {
 }
 
 
+NAMED = 50
+"""How many examples a sentence names."""
+
+
 @dataclass
 class Part:
     """One part of a run's data: as read, as rows of tokens, and what became of it."""
@@ -156,6 +160,17 @@ class Task(ABC):
     @abstractmethod
     def lengths(self, rows: Any) -> np.ndarray:
         """(n, 2): source and target lengths, for batches by token budget; 0 where there is no target."""
+
+    @abstractmethod
+    def ids(self, part: Part, rows: Sequence[int]) -> list[int]:
+        """Ids, in the data, of the texts that rows of tokens come from: one for each row, more for a block of several."""
+
+    def name_rows(self, part: Part, rows: Sequence[int]) -> str:
+        """Names the texts of rows of tokens by their lines, for a sentence; where they are many, the first of them."""
+        ids = list(dict.fromkeys(self.ids(part, rows)))
+        places = ", ".join(part.report.place(text_id) for text_id in ids[:NAMED])
+        more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+        return f"the {'lines' if part.report.files else 'rows'} {places}{more} of {part.report.name}"
 
     # Model
 
@@ -298,10 +313,19 @@ class RowsOfTokens(torch.utils.data.Dataset):
 
     Args:
         lengths: number of tokens of each row.
+        ids: of each text in the data; by default their numbers from 1.
     """
 
-    def __init__(self, lengths: Sequence[int]):
+    def __init__(self, lengths: Sequence[int], ids: Sequence[int] | None = None):
         self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.ids = ids
+
+    def ids_of(self, index: int) -> list[int]:
+        """Of the texts that a row comes from."""
+        return self._ids(index, index + 1)
+
+    def _ids(self, first: int, end: int) -> list[int]:
+        return list(range(first + 1, end + 1)) if self.ids is None else list(self.ids[first:end])
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -366,6 +390,9 @@ class TextTask(Task):
 
     def lengths(self, rows: Any) -> np.ndarray:
         return np.stack([rows.lengths, np.zeros_like(rows.lengths)], axis=1)
+
+    def ids(self, part: Part, rows: Sequence[int]) -> list[int]:
+        return [text_id for row in rows for text_id in part.rows.ids_of(row)]
 
     def evaluation_data(self, rows: RowsOfTokens, first: int | None = None) -> torch.utils.data.Subset:
         order = np.argsort(-rows.lengths[:first], kind="stable")

@@ -1,0 +1,599 @@
+"""What a run survives: being killed at any point, a disk that is full, a loss that is no number any more or explodes."""
+
+import inspect
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from transformers import Trainer
+
+from runs import recipe_values, reversed_words, write_pairs
+from sittings import ROOT, Sittings
+from test_tasks import BLOCKS
+from test_tasks import recipe as recipe_of_task
+from test_training import equal_weights, history, run, weights
+from vanilla_transformer.cli import main
+from vanilla_transformer.training import DivergedError
+from vanilla_transformer.training.averaging import find_checkpoints
+from vanilla_transformer.training.divergence import LEAST, ROWS, SKIPPED, DivergenceRule, Update
+from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.training.run import RunInterrupted
+from vanilla_transformer.training.saving import PARTIAL, delete_old_checkpoints, whole_files
+from vanilla_transformer.training.tasks import Part
+from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TokenTrainer
+
+# Killed and resumed --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sittings(tmp_path_factory):
+    program = Sittings(tmp_path_factory.mktemp("sittings"))
+    yield program
+    program.close()
+
+
+def translation(folder):
+    """Eight updates, three an epoch: training ends within an epoch.
+
+    Logs come at other updates than checkpoints, so that their mean loss is of updates before and after a checkpoint.
+    """
+    values = recipe_values(folder)
+    values["training"] |= {"save_steps": 2, "eval_steps": 2, "logging_steps": 3, "max_steps": 8}
+    return values
+
+
+KILLS = [
+    "final recipe.yaml half",
+    "update 1 batch 0",
+    "update 2 batch 1",
+    "update 2 stepped",
+    "evaluation 2",
+    "checkpoint-2 model.safetensors half",
+    "checkpoint-2 optimizer.pt half",
+    "checkpoint-2 scheduler.pt half",
+    "checkpoint-2 rng_state.pth half",
+    "checkpoint-2 trainer_state.json half",
+    "checkpoint-2 whole",
+    "moved",
+    "update 5 batch 1",
+    "checkpoint-6 optimizer.pt",
+    "evaluation 8",
+    "rmtree old-checkpoint-4",
+    "average",
+    "score unseen",
+    "final model.safetensors half",
+    "final README.md half",
+    "replace metrics.json",
+]
+"""One after the other, each in the sitting that goes on after the one before."""
+
+
+def with_workers(folder):
+    values = translation(folder)
+    values["training"]["dataloader_num_workers"] = 2
+    return values
+
+
+def by_epoch(folder):
+    values = recipe_of_task(folder, "token-classification")
+    values["training"] |= {"eval_strategy": "epoch", "save_strategy": "epoch"}
+    return values
+
+
+RUNS = {
+    "seq2seq": (translation, KILLS),
+    "workers": (with_workers, ["update 2 batch 1", "update 5 batch 0", "checkpoint-6 scheduler.pt half"]),
+    **{
+        task: (
+            lambda folder, task=task: recipe_of_task(folder, task, overrides=BLOCKS.get(task, ())),
+            ["update 1 batch 1", "update 6 batch 1", "checkpoint-8 optimizer.pt half", "update 9 stepped", "average"],
+        )
+        for task in ("causal-lm", "masked-lm", "sequence-classification")
+    },
+    "token-classification": (by_epoch, ["update 1 batch 1", "update 6 batch 1", "update 9 stepped", "average"]),
+}
+
+
+def batches_of(trace):
+    by_update = {}
+    for batch in trace:
+        by_update.setdefault(batch["update"], []).append(batch)
+    return by_update
+
+
+def assert_same_state(checkpoint, other):
+    """What training goes on from: all but the times in `trainer_state.json`, which `history` compares."""
+    assert equal_weights(weights(checkpoint), weights(other)), checkpoint
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        assert (checkpoint / name).read_bytes() == (other / name).read_bytes(), checkpoint / name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_that_is_killed_again_and_again_ends_bit_identical(sittings, tmp_path, name):
+    """The rows and the content of every batch, its loss and learning rate, all weights and what is logged."""
+    build, kills = RUNS[name]
+    values = build(tmp_path)
+    unbroken = {**values, "output_dir": str(tmp_path / "unbroken")}
+    unbroken["training"] = {**values["training"], "save_total_limit": 100}
+    reference = sittings.run(unbroken)
+    assert reference["status"] == 0, reference["printed"]
+    batches = batches_of(reference["trace"])
+    assert list(batches) == list(range(1, values["training"]["max_steps"] + 1))
+    assert max(len(update) for update in batches.values()) == 2
+    whole = Path(unbroken["output_dir"])
+    folder = Path(values["output_dir"])
+
+    for kill in [*kills, None]:
+        sitting = sittings.run(values, resume=folder.exists() and any(folder.glob("recipe.yaml")), at=kill)
+        assert sitting["status"] == (0 if kill is None else -signal.SIGKILL), (kill, sitting["printed"])
+        for update, made in batches_of(sitting["trace"]).items():
+            assert made == batches[update][: len(made)], (kill, update)
+        for checkpoint in find_checkpoints(folder):
+            assert_same_state(checkpoint, whole / checkpoint.name)
+        found = {path.relative_to(folder).parts[0] for path in folder.rglob("*.safetensors")} - {PARTIAL}
+        assert found <= {path.name for path in find_checkpoints(folder)} | {"model.safetensors"}, kill
+    assert history(folder) == history(whole)
+    assert equal_weights(weights(folder), weights(whole))
+    assert not (folder / PARTIAL).exists()
+    kept = [path.name for path in find_checkpoints(folder)]
+    assert len(kept) <= 3 and kept[-1] == f"checkpoint-{values['training']['max_steps']}"
+    facts = [json.loads((place / "metrics.json").read_text())["model"] for place in (folder, whole)]
+    for scores in (scores for fact in facts for scores in fact["validation"].values()):
+        scores.pop("seconds", None)
+    assert facts[0] == facts[1]
+
+
+def test_an_interrupted_run_says_what_is_kept_and_can_be_resumed(tmp_path, monkeypatch, request):
+    values = recipe_values(tmp_path)
+    run({**values, "output_dir": str(tmp_path / "whole")})
+    # a shell that starts the tests in the background has them ignore the signal
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    original = Seq2SeqTokenTrainer.training_step
+
+    def training_step(self, *args, **kwargs):
+        if self.state.global_step == 6:
+            signal.raise_signal(signal.SIGINT)
+        return original(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Seq2SeqTokenTrainer, "training_step", training_step)
+        with pytest.raises(RunInterrupted, match="interrupted at update 6; checkpoint-4 is kept; go on with --resume"):
+            run(values)
+    run(values, resume=True)
+    assert equal_weights(weights(values["output_dir"]), weights(tmp_path / "whole"))
+
+    # a finished run that is resumed is scored and saved again, and does not train
+    facts = json.loads((tmp_path / "run" / "metrics.json").read_text())["training"]
+    (Path(values["output_dir"]) / "model.safetensors").unlink()
+    again = run(values, resume=True)
+    assert equal_weights(weights(values["output_dir"]), weights(tmp_path / "whole"))
+    assert again.metrics["training"]["updates"] == 9
+    assert again.metrics["training"]["minutes"] <= facts["minutes"] + 5
+
+
+def test_a_run_whose_time_was_up_is_resumed_without_another_update(tmp_path):
+    values = recipe_values(tmp_path)
+    values["max_minutes"] = 1e-9
+    first = run(values, ["averaging.last=0"])
+    (first.folder / "model.safetensors").unlink()
+    second = run(values, ["averaging.last=0"], resume=True)
+    assert second.metrics["training"]["updates"] == first.metrics["training"]["updates"] == 1
+    assert equal_weights(weights(second.folder), weights(second.folder / "checkpoint-1"))
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("_get_grad_norm", "the last thing before each optimizer step, and what has its gradient norm"),
+        ("_run_epoch", "it makes an update without asking whether there are any to make"),
+        ("_save_checkpoint", "to write beside, look at the weights first, and say what went wrong"),
+        ("_get_output_dir", "where _save_checkpoint writes"),
+    ],
+)
+def test_what_is_overridden_of_transformers_is_there(method, why):
+    """These are no public interface; without any of them a run would be less safe, and nothing else would say so."""
+    original, overridden = getattr(Trainer, method), getattr(TokenTrainer, method)
+    assert original is not overridden
+    caller = {"_get_grad_norm": "_run_epoch", "_run_epoch": "_inner_training_loop"}.get(method, "_save_checkpoint")
+    caller = "_maybe_log_save_evaluate" if method == "_save_checkpoint" else caller
+    assert f"self.{method}(" in inspect.getsource(getattr(Trainer, caller)), why
+
+
+# A full disk ---------------------------------------------------------------------------------------------------------
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_a_full_disk_leaves_everything_that_was_whole(sittings, tmp_path):
+    """The kernel refuses every file above 100 bytes from some file on; with room again the run ends as if nothing had been."""
+    values = translation(tmp_path)
+    unbroken = {**values, "output_dir": str(tmp_path / "unbroken")}
+    assert sittings.run(unbroken)["status"] == 0
+    folder, whole = Path(values["output_dir"]), Path(unbroken["output_dir"])
+
+    failed = sittings.run(values, at="final recipe.yaml", do="full")
+    assert failed["error"] == ["OSError", f"{folder} could not be written: File too large; make room and start again."]
+    assert content(folder) == {}
+
+    def assert_sentence(sitting, what, remedy):
+        assert sitting["status"] == 1
+        kind, words = sitting["error"]
+        assert kind == "OSError" and "\n" not in words
+        assert words.startswith(f"{what} could not be written: ") and words.endswith(f"; {remedy}."), words
+        assert "too large" in words.lower() or "not all of it could be written, as on a full disk" in words, words
+
+    kept = []
+    for update, file in (
+        (2, "model.safetensors"),
+        (4, "model.safetensors half"),  # the tokenizer comes next
+        (4, "training_args.bin"),
+        (4, "optimizer.pt"),
+        (4, "scheduler.pt"),
+        (4, "rng_state.pth"),
+        (4, "trainer_state.json"),
+        (8, "optimizer.pt"),
+    ):
+        at = f"checkpoint-{update} {file}"
+        sitting = sittings.run(values, resume=(folder / "recipe.yaml").exists(), at=at, do="full")
+        last = f"checkpoint-{update - 2}"
+        remedy = f"{last} is whole, so make room and go on with --resume" if update > 2 else "make room"
+        assert_sentence(sitting, folder / f"checkpoint-{update}", remedy)
+        kept = find_checkpoints(folder)
+        assert [path.name for path in kept] == [f"checkpoint-{n}" for n in range(2, update, 2)]
+        assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == sorted(path.name for path in kept)
+        assert not (folder / "model.safetensors").exists()
+    # with room again; then, where it is scored and saved once more, there is none for the model and what comes with it
+    for at in (None, "model.safetensors", "trainer_state.json", "metrics.json", "curves.png", "README.md"):
+        if at is None:
+            assert sittings.run(values, resume=True)["status"] == 0
+            before = content(folder)
+            continue
+        sitting = sittings.run(values, resume=True, at=f"final {at}", do="full")
+        assert_sentence(sitting, f"the model in {folder}", "make room and go on with --resume")
+        assert content(folder) == before, at
+        assert not (folder / PARTIAL).exists()
+    assert history(folder) == history(whole)
+    for place in (".", *(path.name for path in find_checkpoints(whole))):
+        assert equal_weights(weights(folder / place), weights(whole / place)), place
+
+
+def test_files_take_their_places_together_or_not_at_all(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    with pytest.raises(ZeroDivisionError), whole_files(tmp_path) as partial:
+        (partial / "a.txt").write_text("new")
+        raise ZeroDivisionError
+    assert content(tmp_path) == {Path("a.txt"): b"old"}
+    with whole_files(tmp_path) as partial:
+        (partial / "a.txt").write_text("new")
+        (partial / "inner").mkdir()
+        (partial / "inner" / "b.txt").write_text("b")
+    assert content(tmp_path) == {Path("a.txt"): b"new", Path("inner/b.txt"): b"b"}
+    assert not (tmp_path / PARTIAL).exists()
+
+
+@pytest.mark.parametrize(
+    ("keep", "best", "left"),
+    [
+        (None, None, [1, 2, 3, 10]),
+        (0, None, [1, 2, 3, 10]),
+        (2, None, [3, 10]),
+        (2, 1, [1, 10]),
+        (1, 1, [1, 10]),
+        (1, None, [10]),
+        (9, 1, [1, 2, 3, 10]),
+    ],
+)
+def test_the_last_checkpoints_and_the_best_are_kept(tmp_path, keep, best, left):
+    for update in (1, 2, 3, 10):
+        (tmp_path / f"checkpoint-{update}").mkdir()
+        (tmp_path / f"checkpoint-{update}" / "trainer_state.json").write_text("{}")
+    delete_old_checkpoints(tmp_path, keep, best and tmp_path / f"checkpoint-{best}")
+    assert [path.name for path in find_checkpoints(tmp_path)] == [f"checkpoint-{update}" for update in left]
+
+
+# Divergence ----------------------------------------------------------------------------------------------------------
+
+
+def first_trouble(rule, losses, norms=None):
+    """(number of losses read, number of the update it began with, words), or None."""
+    for number, loss in enumerate(losses, start=1):
+        found = rule.trouble(Update(number), loss, 1.0 if norms is None else norms[number - 1])
+        if found:
+            return number, found[0].number, found[1]
+    return None
+
+
+def falling(count):
+    """A training curve with the noise of small batches: every fifth loss is half as high again."""
+    return [2 + 7 * math.exp(-i / 50) * (1.5 if i % 5 == 0 else 1) for i in range(count)]
+
+
+def test_a_loss_that_falls_is_no_trouble():
+    assert first_trouble(DivergenceRule(), falling(1000)) is None
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_loss_or_norm_that_is_no_finite_number_is_trouble_at_once(value):
+    assert first_trouble(DivergenceRule(), [5.0, value]) == (2, 2, f"the loss is {value}")
+    assert first_trouble(DivergenceRule(), [5.0, 5.0], [1.0, value]) == (2, 2, f"the gradient norm is {value}")
+    assert first_trouble(DivergenceRule(non_finite=False), [5.0, value, 5.0]) is None
+
+
+def test_a_loss_that_explodes_is_trouble_when_it_stays_up():
+    losses = falling(300)
+    number, begun, words = first_trouble(DivergenceRule(), losses + [50.0] * 10)
+    assert (number, begun) == (310, 301)
+    assert "the loss is 50, and for 10 updates in a row above 3 times its running median of 2.0" in words
+    assert first_trouble(DivergenceRule(), losses + [50.0] * 9 + losses[-20:]) is None
+    assert first_trouble(DivergenceRule(loss_over_median=None), losses + [50.0] * 100) is None
+    assert first_trouble(DivergenceRule(loss_over_median=100), losses + [50.0] * 100) is None
+    assert first_trouble(DivergenceRule(updates=1), losses + [50.0])[:2] == (301, 301)
+    # in the first updates nothing is usual yet, and many times next to nothing still is next to nothing
+    assert first_trouble(DivergenceRule(), [1.0] * (LEAST - 1) + [50.0] * 10) is None
+    assert first_trouble(DivergenceRule(), [0.001] * 100 + [0.9] * 100) is None
+
+
+def test_a_resumed_run_knows_what_was_usual():
+    rule = DivergenceRule(updates=2)
+    rule.remember([2.0] * LEAST)
+    assert first_trouble(rule, [50.0, 50.0])[:2] == (2, 1)
+
+
+def test_updates_that_fp16_skips_are_no_trouble_until_it_skips_all():
+    rule = DivergenceRule()
+    rule.scaled = True
+    assert first_trouble(rule, [5.0] * 200, [math.inf, 1.0] * 100) is None
+    assert first_trouble(rule, [5.0] * 200, [1.0] * 10 + [math.inf] * 190)[0] == 10 + SKIPPED
+
+
+def with_a_bad_line(folder, line=31):
+    """A recipe whose training text has one line with a word of its own, after lines that are dropped."""
+    values = recipe_values(folder)
+    pairs = reversed_words(120, 0)
+    pairs[line - 1] = ("red Z", "Z red")
+    pairs[3] = pairs[7] = ("", "")
+    values["data"]["train"] = write_pairs(folder, "train", pairs)
+    return values
+
+
+def spoil(monkeypatch, spoilt, update=1):
+    """The loss of every batch that holds the bad line, from an update on, is `spoilt`; the rows of all batches made."""
+    made = {}
+    step, loss = TokenTrainer.training_step, TokenTrainer.compute_loss
+
+    def training_step(self, model, inputs, *args, **kwargs):
+        made.setdefault(self.state.global_step + 1, []).extend(inputs[ROWS].tolist())
+        return step(self, model, inputs, *args, **kwargs)
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        found = loss(self, model, inputs, *args, **kwargs)
+        bad = self.processing_class.convert_tokens_to_ids("Z")
+        if model.training and self.state.global_step + 1 >= update and (inputs["input_ids"] == bad).any():
+            return spoilt(found)
+        return found
+
+    monkeypatch.setattr(TokenTrainer, "training_step", training_step)
+    monkeypatch.setattr(TokenTrainer, "compute_loss", compute_loss)
+    return made
+
+
+def lines_in(words):
+    return [
+        int(number) for number in words.partition("its batches are the lines ")[2].partition(" of ")[0].split(", ")
+    ]
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at-once", "at-the-next-log"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loss_that_is_no_number_stops_the_run_and_names_the_lines(tmp_path, monkeypatch, workers, at_once):
+    """Also where, as on an accelerator, the losses are read only when something is logged or saved."""
+    values = with_a_bad_line(tmp_path)
+    values["training"] |= {"dataloader_num_workers": workers, "save_steps": 1, "eval_steps": 1, "logging_steps": 5}
+    if not at_once:
+        monkeypatch.setattr(TokenTrainer, "_looks_at_once", False)
+        values["training"] |= {"save_steps": 4, "eval_steps": 4}
+    made = spoil(monkeypatch, lambda loss: loss * math.nan, update=6)
+    with pytest.raises(DivergedError) as caught:
+        run(values)
+    error = caught.value
+    assert 6 <= error.update <= 9
+    assert error.rows == made[error.update] and len(error.rows) == len(set(error.rows))
+    assert (error.update in made) and (max(made) == error.update if at_once else max(made) >= error.update)
+    words = str(error)
+    # rows count from 0 among those that were kept, lines from 1 among all
+    assert lines_in(words) == [row + 1 + (row >= 3) + (row >= 6) for row in error.rows]
+    assert 31 in lines_in(words) and "\n" not in words
+    last = error.update - 1 if at_once else 4 if error.update <= 8 else 8
+    assert f"training diverged at update {error.update}: the loss is nan; its batches are the lines " in words
+    assert f"; the last checkpoint before it is {values['output_dir']}/checkpoint-{last}; lower " in words
+    checkpoints = find_checkpoints(values["output_dir"])
+    assert checkpoints[-1] == error.checkpoint and error.checkpoint.name == f"checkpoint-{last}"
+    assert all(tensor.isfinite().all() for path in checkpoints for tensor in weights(path).values())
+    facts = json.loads((tmp_path / "run" / "diverged.json").read_text())
+    assert facts["examples"] == lines_in(words) and facts["update"] == error.update
+
+
+def test_what_the_error_says_to_do_can_be_done(tmp_path, monkeypatch):
+    values = with_a_bad_line(tmp_path)
+    with monkeypatch.context() as patch:
+        spoil(patch, lambda loss: loss * math.nan, update=5)
+        with pytest.raises(DivergedError) as caught:
+            run(values)
+        # resumed as it is, it comes to the same end
+        with pytest.raises(DivergedError) as again:
+            run(values, resume=True)
+    assert (again.value.update, again.value.rows) == (caught.value.update, caught.value.rows)
+    words = str(caught.value)
+    start = words.rpartition("start_from=")[2].partition(" ")[0]
+    del values["model"]["preset"]
+    run(values, [f"start_from={start}", f"output_dir={tmp_path / 'other'}", "training.learning_rate=0.001"])
+    # or the line is mended and the run goes on
+    assert not math.isnan(
+        run(values | {"model": recipe_values(tmp_path)["model"]}, resume=True).metrics["training"]["minutes"]
+    )
+    assert not (tmp_path / "run" / "diverged.json").exists()
+
+
+def test_a_loss_that_explodes_stops_the_run_at_the_update_where_it_began(tmp_path, monkeypatch):
+    values = with_a_bad_line(tmp_path)
+    values["training"] |= {"max_steps": 60, "save_steps": 10, "eval_strategy": "no", "load_best_model_at_end": False}
+    values["training"] |= {"gradient_accumulation_steps": 1, "save_total_limit": 9}
+    values["stop_on"] = {"updates": 15}
+    made = spoil(monkeypatch, lambda loss: loss)
+    loss = TokenTrainer.compute_loss
+    monkeypatch.setattr(
+        TokenTrainer,
+        "compute_loss",
+        lambda self, *args, **kwargs: loss(self, *args, **kwargs) * (100 if self.state.global_step >= 27 else 1),
+    )
+    with pytest.raises(DivergedError, match="for 15 updates in a row above 3 times its running median") as caught:
+        run(values)
+    assert caught.value.update == 28 and max(made) == 42
+    assert caught.value.rows == made[28]
+    assert caught.value.checkpoint.name == "checkpoint-20", "those after it are of a run that had diverged"
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, monkeypatch):
+    values = recipe_values(tmp_path)
+    get = TokenTrainer._get_learning_rate
+
+    def overflow(self):
+        if self.state.global_step == 7:  # within update 8, after the optimizer
+            with torch.no_grad():
+                self.model.get_input_embeddings().weight[0, 0] = math.inf
+        return get(self)
+
+    monkeypatch.setattr(TokenTrainer, "_get_learning_rate", overflow)
+    with pytest.raises(DivergedError, match="update 8: the weights are not finite") as caught:
+        run(values)
+    assert [path.name for path in find_checkpoints(values["output_dir"])] == ["checkpoint-4"]
+    assert caught.value.checkpoint.name == "checkpoint-4" and caught.value.rows
+
+
+def test_a_learning_rate_that_is_far_too_high_ends_in_one_sentence_and_a_status(tmp_path, capfd):
+    values = recipe_values(tmp_path)
+    values["training"] |= {"learning_rate": 1e30, "warmup_steps": 0}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", str(tmp_path / "recipe.yaml")])
+    assert stopped.value.code == 1
+    sentence = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(sentence) == 1
+    assert sentence[0].startswith("error: training diverged at update 2: the ")
+    assert "; no checkpoint was saved before it; lower training.learning_rate" in sentence[0]
+
+
+def test_a_run_that_is_not_to_stop_goes_on_and_hides_nothing(tmp_path, monkeypatch):
+    values = with_a_bad_line(tmp_path)
+    values["stop_on"] = {"non_finite": False}
+    values["training"] |= {"eval_strategy": "no", "load_best_model_at_end": False}
+    spoil(monkeypatch, lambda loss: loss * math.nan, update=4)
+    result = run(values, ["averaging.last=0"])
+    losses = [entry["loss"] for entry in history(result.folder)]
+    assert len(losses) == 9 and all(map(math.isfinite, losses[:3])) and math.isnan(losses[-1])
+
+
+NAMED = [("causal-lm", None), ("masked-lm", None), ("causal-lm", 8), ("masked-lm", 8)]
+NAMED += [("sequence-classification", None), ("token-classification", None)]
+
+
+@pytest.mark.parametrize(("task", "block_size"), NAMED)
+def test_the_texts_of_a_row_are_named_by_their_lines(tmp_path, task, block_size):
+    """Every token of a row is in the lines that are named, and no line is named in vain."""
+    values = recipe_of_task(tmp_path, task, overrides=[f"data.block_size={block_size}"] if block_size else ())
+    path = Path(values["data"]["train"]["path"])
+    lines = path.read_text().splitlines()
+    lines[2:2] = ["", "no record"]
+    path.write_text("\n".join(lines))
+    recipe = Recipe.from_dict(values)
+    work = recipe.new_task()
+    parts = {name: Part(name, *work.load(recipe.specification(name))) for name in recipe.data_parts()}
+    work.prepare(parts, None)
+    part = parts["data.train"]
+    part.rows = rows = work.encode(part)
+    if block_size:
+        rows.set_epoch(3)
+
+    def spoken(numbers):
+        """The tokens of lines one after another, with an end of text behind each as the rows have it."""
+        records = [json.loads(lines[number - 1]) for number in numbers]
+        texts = [record["text"] if "text" in record else " ".join(record["tokens"]) for record in records]
+        encoded = [work.tokenizer(text)["input_ids"] for text in texts]
+        end = [work.tokenizer.eos_token_id] if task == "causal-lm" else []
+        return [token for ids in encoded for token in [*ids, *end]]
+
+    def within(short, long):
+        return any(long[i : i + len(short)] == short for i in range(len(long) - len(short) + 1))
+
+    named = [work.ids(part, [row]) for row in range(len(rows))]
+    for row, numbers in enumerate(named):
+        tokens = list(rows.tokens(row) if "lm" in task else rows[row]["input_ids"])
+        assert within(tokens, spoken(numbers))
+        if block_size is None:
+            assert len(numbers) == 1
+        for fewer in (numbers[1:], numbers[:-1]):
+            assert not within(tokens, spoken(fewer)) or len(set(map(str, map(spoken, zip(numbers))))) < len(numbers)
+    assert {number for numbers in named for number in numbers} <= {*range(1, 153)} - {3, 4}
+    assert max(len(numbers) for numbers in named) > 1 or not block_size
+    first = list(dict.fromkeys([*named[0], *named[1]]))
+    assert work.name_rows(part, [0, 1]) == f"the lines {', '.join(map(str, first))} of {path}"
+    assert " and 100 more of " in work.name_rows(part, range(len(rows))) or block_size
+
+
+@pytest.mark.slow
+def test_every_process_stops_and_the_lines_are_those_of_the_one_in_trouble(tmp_path):
+    values = with_a_bad_line(tmp_path)
+    values["training"] |= {"save_steps": 1, "eval_strategy": "no", "load_best_model_at_end": False}
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+import json, math, os, sys
+sys.path[:0] = [{str(ROOT / "tests")!r}, {str(ROOT)!r}]
+from test_training import run
+from vanilla_transformer.training import DivergedError
+from vanilla_transformer.training.trainer import ROWS, TokenTrainer
+made, step, loss_of = [], TokenTrainer.training_step, TokenTrainer.compute_loss
+
+def training_step(self, model, inputs, *args, **kwargs):
+    made.append((self.state.global_step + 1, inputs[ROWS].tolist()))
+    return step(self, model, inputs, *args, **kwargs)
+
+def compute_loss(self, *args, **kwargs):
+    bad = self.state.global_step == 3 and os.environ["RANK"] == "1"
+    return loss_of(self, *args, **kwargs) * (math.nan if bad else 1)
+
+TokenTrainer.training_step, TokenTrainer.compute_loss = training_step, compute_loss
+try:
+    run({values!r})
+except DivergedError as error:
+    rows = [row for update, rows in made if update == 4 for row in rows]
+    with open({str(tmp_path)!r} + "/found-" + os.environ["RANK"], "w") as found:
+        json.dump([error.update, error.rows, rows, error.checkpoint.name], found)
+"""
+    )
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29631"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*launch, str(program)], capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"found-{rank}").read_text()) for rank in (0, 1))
+    assert first[0] == second[0] == 4
+    assert first[1] == second[1] == second[2] and first[2] != second[2]
+    assert first[3] == second[3] == "checkpoint-3"
+    state = json.loads((Path(values["output_dir"]) / "checkpoint-3" / "trainer_state.json").read_text())
+    assert state["global_step"] == 3
+    assert {path.name for path in (Path(values["output_dir"]) / "checkpoint-3").glob("rng_state*")} == {
+        "rng_state_0.pth",
+        "rng_state_1.pth",
+    }

@@ -1,0 +1,103 @@
+"""Files, folders and checkpoints that are there whole or not at all, whatever stops the writing of them.
+
+A run that is killed or that fills the disk leaves at most the folder `partial` half written, which nothing reads and the
+next sitting takes away. What is whole moves to its place in one step of the file system.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from vanilla_transformer.training.averaging import find_checkpoints
+
+__all__ = ["PARTIAL", "delete_old_checkpoints", "errors_of_writing", "move_whole", "whole_files"]
+
+PARTIAL = "partial"
+"""Name of the folder in a run's folder that holds what is not yet written to its end, or is being deleted."""
+
+
+@contextmanager
+def whole_files(folder: Path) -> Iterator[Path]:
+    """A folder to write files into, in `folder`; when all are written each moves to its place there.
+
+    A file of the same name that was there before is replaced, in one step, or stays as it was.
+    """
+    partial = folder / PARTIAL
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
+        _to_disk(files)
+        for path in files:
+            place = folder / path.relative_to(partial)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(place)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def move_whole(partial: Path, place: Path) -> None:
+    """Move a folder that is written to its end to its place; what is there already is replaced."""
+    _to_disk(path for path in partial.rglob("*") if path.is_file())
+    if place.exists():
+        _delete(place)
+    partial.replace(place)
+
+
+def delete_old_checkpoints(run: Path, keep: int | None, best: Path | None) -> None:
+    """Delete all but the last checkpoints of a run.
+
+    Args:
+        run: its folder.
+        keep: how many stay, the best one among them; None or 0 for all.
+        best: stays, as does the last one.
+    """
+    checkpoints = find_checkpoints(run)
+    surplus = len(checkpoints) - keep if keep else 0
+    for checkpoint in checkpoints[:-1]:
+        if surplus > 0 and checkpoint != best:
+            _delete(checkpoint)
+            surplus -= 1
+
+
+@contextmanager
+def errors_of_writing(what: object, remedy: str) -> Iterator[None]:
+    """Give what the libraries underneath make of a full disk as one sentence.
+
+    Raises:
+        OSError: for any of them.
+    """
+    try:
+        yield
+    except Exception as error:
+        # safetensors and torch.save have errors of their own, and tokenizers raises nothing more special than `Exception`
+        if not isinstance(error, (OSError, SafetensorError, RuntimeError)) and type(error) is not Exception:
+            raise
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
+        if "inline_container" in reason or "iostream" in reason:  # torch.save says no more than where in its source
+            reason = "not all of it could be written, as on a full disk"
+        raise OSError(f"{what} could not be written: {reason}; {remedy}.") from error
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder that, if this is interrupted, must not be taken for a whole one."""
+    doomed = folder.parent / PARTIAL / f"old-{folder.name}"
+    shutil.rmtree(doomed, ignore_errors=True)
+    doomed.parent.mkdir(exist_ok=True)
+    folder.replace(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _to_disk(files: Iterator[Path] | list[Path]) -> None:
+    """Have the system write out what it holds in memory, so that not even a power cut leaves a file without its content.
+
+    Some file systems say only now that they are full.
+    """
+    for path in files:
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
