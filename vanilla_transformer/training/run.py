@@ -6,24 +6,25 @@ import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import Seq2SeqTrainingArguments, Trainer, TrainingArguments, set_seed
+from transformers import Seq2SeqTrainingArguments, Trainer, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.training import RecipeError, RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
-from vanilla_transformer.training.averaging import average_weights, find_checkpoints
+from vanilla_transformer.training.averaging import average_weights, best_checkpoints, find_checkpoints
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.recipe import Recipe
-from vanilla_transformer.training.schedules import noam_peak
+from vanilla_transformer.training.schedules import noam_factor, noam_peak
 from vanilla_transformer.training.tasks import TASKS, Part, Task
-from vanilla_transformer.training.trainer import TimeLimit, TokenProgress
+from vanilla_transformer.training.trainer import EarlyStop, TimeLimit, TokenProgress
 
 __all__ = ["RunResult", "run_recipe"]
 
@@ -113,6 +114,8 @@ def run_recipe(
         data_collator=task.collator(model),
         batch_sampler=sampler,
         processing_class=task.tokenizer,
+        ema_decay=recipe.averaging.ema,
+        keep_best=recipe.averaging.best,
         **task.trainer_options(validation),
     )
     progress = TokenProgress(name for name, *_ in task.curves)
@@ -121,14 +124,23 @@ def run_recipe(
         trainer.add_callback(progress)
     if recipe.max_minutes is not None:
         trainer.add_callback(TimeLimit(trainer, recipe.max_minutes))
+    patience = recipe.early_stopping.patience
+    if patience is not None:
+        trainer.add_callback(EarlyStop(patience, recipe.early_stopping.threshold))
     try:
-        _train(trainer, checkpoint, folder)
+        if checkpoint is not None and _stopped_early(recipe, _state(checkpoint)):
+            _load_finished(trainer, checkpoint)
+        else:
+            _train(trainer, checkpoint, folder)
     finally:
         progress.close()
+    stopped = _stopped_early(recipe, trainer.state)
+    if stopped:
+        say(stopped)
 
     metrics: dict[str, Any] = {
         "task": recipe.task,
-        "training": _training_facts(trainer, train),
+        "training": {**_training_facts(trainer, train), "stopped": stopped},
         "data": {_short(name): part.report.to_dict() for name, part in parts.items()},
         "hardware": _hardware(),
     }
@@ -180,8 +192,8 @@ def _clear_folder(folder: Path, *, keep: bool) -> None:
     if not keep and folder.is_dir():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for partial in set(folder.glob("checkpoint-*")) - set(find_checkpoints(folder)):
-        shutil.rmtree(partial)
+    for unfinished in set(folder.glob("checkpoint-*")) - set(find_checkpoints(folder)):
+        shutil.rmtree(unfinished)
 
 
 def _say_nothing(line: str) -> None:
@@ -193,9 +205,9 @@ def _training_arguments(recipe: Recipe) -> TrainingArguments:
     machine = {"use_cpu": _accelerator() is None, "dataloader_pin_memory": _accelerator() == "cuda"}
     task = TASKS[recipe.task]
     fields = {**machine, "label_names": list(task.label_names), **recipe.training}
-    fields.setdefault("save_total_limit", max(recipe.averaging.last, 1) + 1)
-    if fields["learning_rate"] == "noam":
-        fields["learning_rate"] = noam_peak(recipe.config().hidden_size, int(fields["warmup_steps"]))
+    fields.setdefault("save_total_limit", max(recipe.averaging.last or 0, recipe.averaging.best, 1) + 1)
+    if (factor := noam_factor(fields["learning_rate"])) is not None:
+        fields["learning_rate"] = noam_peak(recipe.config().hidden_size, int(fields["warmup_steps"]), factor)
     if issubclass(task.arguments_class, Seq2SeqTrainingArguments):
         fields["generation_num_beams"] = recipe.evaluation.num_beams
     try:
@@ -215,6 +227,30 @@ def _train(trainer: Trainer, checkpoint: Path | None, folder: Path) -> None:
         raise RunInterrupted(f"interrupted at update {trainer.state.global_step}; {kept}.") from None
 
 
+def _state(checkpoint: Path) -> TrainerState:
+    return TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+
+
+def _stopped_early(recipe: Recipe, state: TrainerState) -> str | None:
+    """Why training ended, in words, where it was for want of improvement."""
+    patience, threshold = recipe.early_stopping.patience, recipe.early_stopping.threshold
+    if patience is None or EarlyStop.evaluations_without_improvement(state) < patience:
+        return None
+    metric = str(recipe.training["metric_for_best_model"]).removeprefix("eval_")
+    margin = f" by more than {threshold}" if threshold else ""
+    evaluations = f"{patience} evaluation{'s' if patience > 1 else ''}"
+    return f"stopped at update {state.global_step}: {metric} has not improved{margin} for {evaluations}"
+
+
+def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
+    """Bring a trainer to where its training had stopped: `train` would first make another update."""
+    trainer._load_from_checkpoint(str(checkpoint))
+    trainer.state = _state(checkpoint)
+    best = trainer.state.best_model_checkpoint
+    if trainer.args.load_best_model_at_end and best is not None:
+        _set_weights(trainer.model, average_weights([best]))
+
+
 def _choose_weights(
     recipe: Recipe,
     task: Task,
@@ -223,33 +259,64 @@ def _choose_weights(
     validation: Part,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Compare the best checkpoint with the mean of the last ones on the validation data; the model keeps the better."""
+    """Compare the best checkpoint with the means of several on the validation data; the model keeps the best of these."""
     model = trainer.model
     metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")
     sign = 1 if trainer.args.greater_is_better else -1
     facts: dict[str, Any] = {}
     best = trainer.state.best_model_checkpoint
     kept = "best" if best else "last"
-    scores = {kept: _score(task, trainer, validation, say, f"validation, {kept} checkpoint")}
+    words = {kept: f"{kept} checkpoint"}
+    scores = {kept: _score(task, trainer, validation, say, f"validation, {words[kept]}")}
     if metric not in scores[kept]:
         metric, sign = task.scores[0], 1  # the loss is not among the scores of generated text
     if best:
         facts["best_checkpoint"] = Path(best).name
-    last = find_checkpoints(folder)[-recipe.averaging.last :] if recipe.averaging.last > 1 else []
-    if len(last) > 1:
-        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        model.load_state_dict(average_weights(last), strict=False)
-        model.tie_weights()
-        name = f"validation, mean of the last {len(last)} checkpoints"
-        scores["average"] = _score(task, trainer, validation, say, name)
-        facts["averaged_checkpoints"] = [f.name for f in last]
-        if sign * scores["average"][metric] >= sign * scores[kept][metric]:
-            kept = "average"
-        else:
-            model.load_state_dict(before)
+    candidates: dict[str, Callable[[], dict[str, torch.Tensor]]] = {}
+    for name, (folders, words[name]) in _means(recipe, trainer, folder).items():
+        facts["averaged_checkpoints" if name == "average" else "averaged_best_checkpoints"] = [f.name for f in folders]
+        candidates[name] = partial(average_weights, folders)
+    average = trainer.moving_average
+    is_best = best and Path(best).name == f"checkpoint-{trainer.state.global_step}"
+    if average is not None and average.weights and not is_best:
+        words["ema"] = "moving average at the end"
+        candidates["ema"] = lambda: average.weights
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()} if candidates else {}
+    for name, weights in candidates.items():
+        _set_weights(model, weights())
+        scores[name] = _score(task, trainer, validation, say, f"validation, {words[name]}")
+        if sign * scores[name][metric] >= sign * scores[kept][metric]:
+            kept = name
+    if candidates:
+        _set_weights(model, candidates[kept]() if kept in candidates else before)
     facts["weights"] = kept
+    facts["weights_are"] = words[kept]
     facts["validation"] = scores
     return facts
+
+
+def _means(recipe: Recipe, trainer: Trainer, folder: Path) -> dict[str, tuple[list[Path], str]]:
+    """Checkpoints whose mean is wanted, and what that is in words."""
+    checkpoints = find_checkpoints(folder)
+    last = checkpoints[-recipe.averaging.last :] if (recipe.averaging.last or 0) > 1 else []
+    best = best_checkpoints(
+        checkpoints,
+        recipe.averaging.best,
+        trainer.state.log_history,
+        str(trainer.args.metric_for_best_model),
+        trainer.args.greater_is_better,
+    )
+    named = {"average": (last, "last"), "average_best": (best, "best")}
+    return {
+        name: (folders, f"mean of the {which} {len(folders)} checkpoints")
+        for name, (folders, which) in named.items()
+        if len(folders) > 1
+    }
+
+
+def _set_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    model.load_state_dict(weights, strict=False)
+    model.tie_weights()
 
 
 def _score(task: Task, trainer: Trainer, part: Part, say: Callable[[str], None], name: str) -> dict[str, Any]:

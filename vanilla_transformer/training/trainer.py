@@ -1,5 +1,6 @@
 """transformers' `Trainer` and `Seq2SeqTrainer` with batches by token budget, the paper's schedule and the speed of training in its logs."""
 
+import contextlib
 import copy
 import inspect
 import shutil
@@ -12,10 +13,12 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 from transformers import (
+    EarlyStoppingCallback,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
     Trainer,
@@ -25,14 +28,22 @@ from transformers import (
     TrainingArguments,
 )
 from transformers.trainer_callback import ProgressCallback
-from transformers.trainer_utils import rotate_checkpoints
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
-from vanilla_transformer.training.averaging import is_whole
+from vanilla_transformer.training.averaging import (
+    best_checkpoints,
+    delete_old_checkpoints,
+    find_checkpoints,
+    is_whole,
+)
+from vanilla_transformer.training.moving_average import MovingAverage
 from vanilla_transformer.training.schedules import inverse_sqrt_schedule
 
-__all__ = ["Seq2SeqTokenTrainer", "TimeLimit", "TokenProgress", "TokenTrainer"]
+__all__ = ["EarlyStop", "Seq2SeqTokenTrainer", "TimeLimit", "TokenProgress", "TokenTrainer"]
+
+TRAINED_WEIGHTS = "trained_weights.safetensors"
+"""In a checkpoint whose model is a moving average: the weights that training goes on with."""
 
 
 class TokenTrainer(Trainer):
@@ -47,6 +58,8 @@ class TokenTrainer(Trainer):
     Args:
         batch_sampler: over the training data.
         target_tokenizer: saved with every checkpoint, where vocabularies are separate.
+        ema_decay: evaluations and checkpoints have the exponential moving average of the weights with this decay.
+        keep_best: so many checkpoints, the best ones by `metric_for_best_model`, are not deleted as old.
     """
 
     lr_scheduler: LRScheduler | None
@@ -56,9 +69,21 @@ class TokenTrainer(Trainer):
         *args: Any,
         batch_sampler: TokenBudgetBatchSampler | None = None,
         target_tokenizer: PreTrainedTokenizerBase | None = None,
+        ema_decay: float | None = None,
+        keep_best: int = 0,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self.keep_best = keep_best
+        self.moving_average: MovingAverage | None = None
+        if ema_decay is not None:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise ValueError(
+                    "averaging.ema needs the whole model on each device, not in parts (FSDP, DeepSpeed); use "
+                    "averaging.last or averaging.best."
+                )
+            self.moving_average = MovingAverage(self.model, ema_decay)
+            self.add_callback(_UpdateOfAverage(self.moving_average))
         self.batch_sampler = batch_sampler
         self.target_tokenizer = target_tokenizer
         if batch_sampler is not None:
@@ -118,9 +143,16 @@ class TokenTrainer(Trainer):
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         try:
-            return super().evaluate(*args, **kwargs)
+            with self._averaged():
+                return super().evaluate(*args, **kwargs)
         finally:
             self._last_step = None
+
+    def _averaged(self) -> contextlib.AbstractContextManager[dict[str, torch.Tensor]]:
+        """The model with the moving average as its weights, once there is one."""
+        if self.moving_average is None or not self.moving_average.weights:
+            return contextlib.nullcontext({})
+        return self.moving_average.applied()
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
         config = self.model.config
@@ -136,9 +168,22 @@ class TokenTrainer(Trainer):
         return super().compute_loss(model, inputs, *args, **kwargs)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        super()._save(output_dir, state_dict)
+        with self._averaged() as trained:
+            super()._save(output_dir, state_dict)
+        if trained:
+            save_file(trained, Path(output_dir or self.args.output_dir) / TRAINED_WEIGHTS, metadata={"format": "pt"})
         if self.target_tokenizer is not None:
             self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if self.moving_average is None:
+            return
+        self.moving_average.start()
+        found = self.model.load_state_dict(load_file(Path(resume_from_checkpoint) / TRAINED_WEIGHTS), strict=False)
+        lost = set(found.missing_keys) & self.moving_average.weights.keys()
+        if lost or found.unexpected_keys:
+            raise ValueError(f"{resume_from_checkpoint}: {TRAINED_WEIGHTS} is not of this model; copy the run again.")
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -148,7 +193,7 @@ class TokenTrainer(Trainer):
         try:
             super()._save_checkpoint(*args, **kwargs)
             if self.args.should_save:
-                rotate_checkpoints(self.args.output_dir, limit, self.state.best_model_checkpoint)
+                delete_old_checkpoints(self.args.output_dir, limit, self._best_checkpoints())
         except BaseException as error:
             if not is_whole(checkpoint):
                 shutil.rmtree(checkpoint, ignore_errors=True)
@@ -162,6 +207,16 @@ class TokenTrainer(Trainer):
         finally:
             self.args.save_total_limit = limit
             self._last_step = None
+
+    def _best_checkpoints(self) -> list[Path]:
+        """Those that are not deleted as old."""
+        metric, best = self.args.metric_for_best_model, self.state.best_model_checkpoint
+        kept = [] if best is None else [Path(best)]
+        if self.keep_best > 0 and metric is not None:
+            found = find_checkpoints(self.args.output_dir)
+            greater = self.args.greater_is_better
+            kept += best_checkpoints(found, self.keep_best, self.state.log_history, metric, greater)
+        return kept
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # A tied matrix is saved under one name; transformers 5.24 reports the others as missing when it loads the best
@@ -209,6 +264,57 @@ class _EpochOfBatches(TrainerCallback):
         self.sampler.set_epoch(epoch)
         if hasattr(self.data, "set_epoch"):
             self.data.set_epoch(epoch)
+
+
+class _UpdateOfAverage(TrainerCallback):
+    """Takes the weights after each update into the moving average."""
+
+    def __init__(self, average: MovingAverage):
+        self.average = average
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.average.update()
+
+
+class EarlyStop(EarlyStoppingCallback):
+    """transformers' early stopping, whose count goes on in a run that is resumed, and which ends with a checkpoint.
+
+    `restore_callback_states_from_checkpoint` of transformers 5.24 would bring back the patience of the earlier sitting too.
+
+    Args:
+        patience: evaluations in a row without improvement.
+        threshold: what is not better by more than this is no improvement.
+    """
+
+    def __init__(self, patience: int, threshold: float = 0.0):
+        super().__init__(patience, threshold)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.early_stopping_patience_counter = self.evaluations_without_improvement(state)
+        state.stateful_callbacks[type(self).__name__] = self.state()  # where a checkpoint is saved it has to be there
+
+    @classmethod
+    def evaluations_without_improvement(cls, state: TrainerState) -> int:
+        """The last ones before a checkpoint, by its state."""
+        stored = state.stateful_callbacks.get(cls.__name__, {})
+        return stored.get("attributes", {}).get("early_stopping_patience_counter", 0)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        super().on_evaluate(args, state, control, metrics, **kwargs)
+        state.stateful_callbacks[type(self).__name__] = self.state()
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_save |= args.save_strategy == "steps"
 
 
 class TimeLimit(TrainerCallback):
