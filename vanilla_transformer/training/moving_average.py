@@ -29,7 +29,7 @@ class MovingAverage:
         other = {parameter.dtype for parameter in model.parameters()} - {torch.float32}
         if other:
             raise ValueError(
-                f"averaging.ema needs weights in float32, but the model has {other.pop()}; set model.dtype=float32, or "
+                f"averaging.ema needs weights in float32, but those to start from are {other.pop()}; save them in float32, or "
                 "leave averaging.ema out."
             )
 

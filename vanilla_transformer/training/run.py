@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -144,6 +145,8 @@ def run_recipe(
         "data": {_short(name): part.report.to_dict() for name, part in parts.items()},
         "hardware": _hardware(),
     }
+    # scores are of the model as it is saved and loaded again, not under the autocast of training
+    trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
     metrics["model"] = _choose_weights(recipe, task, trainer, folder, validation, say)
     metrics["test"] = {}
     for name in recipe.data.test:
@@ -208,12 +211,35 @@ def _training_arguments(recipe: Recipe) -> TrainingArguments:
     fields.setdefault("save_total_limit", max(recipe.averaging.last or 0, recipe.averaging.best, 1) + 1)
     if (factor := noam_factor(fields["learning_rate"])) is not None:
         fields["learning_rate"] = noam_peak(recipe.config().hidden_size, int(fields["warmup_steps"]), factor)
+    for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):  # what transformers 5.24 warns of
+        if name in fields:
+            fields.setdefault(name.replace("gradient", "activation"), fields.pop(name))
     if issubclass(task.arguments_class, Seq2SeqTrainingArguments):
         fields["generation_num_beams"] = recipe.evaluation.num_beams
     try:
-        return task.arguments_class(output_dir=recipe.output_dir, seed=recipe.seed, **fields)
+        arguments = task.arguments_class(output_dir=recipe.output_dir, seed=recipe.seed, **fields)
     except (TypeError, ValueError) as error:
         raise RecipeError(f"training: {error}") from error
+    _check_machine(arguments)
+    return arguments
+
+
+def _check_machine(arguments: TrainingArguments) -> None:
+    """Refuse what transformers would leave out in silence, or fail at in the first update.
+
+    Raises:
+        RecipeError: in one sentence.
+    """
+    on_cpu = arguments.device.type == "cpu"
+    if on_cpu and (arguments.fp16 or arguments.fp16_full_eval):
+        raise RecipeError("training.fp16 needs an accelerator, and there is none here; set training.bf16 instead.")
+    # what torch's inductor looks for
+    compiler = os.environ.get("CXX", {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++"))
+    if on_cpu and arguments.torch_compile_backend == "inductor" and shutil.which(compiler) is None:
+        raise RecipeError(
+            f"training.torch_compile needs the C++ compiler {compiler}, which is not here; install it, name another in "
+            "the environment variable CXX, or leave torch_compile out."
+        )
 
 
 def _train(trainer: Trainer, checkpoint: Path | None, folder: Path) -> None:
