@@ -115,6 +115,12 @@ def test_every_task_takes_every_preset(values, preset, task):
     assert built.config().init_scheme == PRESETS[preset].model["init_scheme"]
 
 
+def test_a_preset_leaves_the_architecture_of_a_model_to_start_from(values, tmp_path):
+    recipe(values, "model.preset=transformer-tiny").config().save_pretrained(tmp_path / "begun")
+    config = recipe(values, "preset=t2t", f"start_from={tmp_path / 'begun'}").config()
+    assert (config.norm_position, config.activation_dropout) == ("post", 0.1)
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

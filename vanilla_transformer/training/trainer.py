@@ -170,7 +170,7 @@ class TokenTrainer(Trainer):
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         with self._averaged() as trained:
             super()._save(output_dir, state_dict)
-        if trained:
+        if trained and self.args.should_save:
             save_file(trained, Path(output_dir or self.args.output_dir) / TRAINED_WEIGHTS, metadata={"format": "pt"})
         if self.target_tokenizer is not None:
             self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER)
