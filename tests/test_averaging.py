@@ -72,7 +72,9 @@ def test_the_best_are_told_by_their_scores_and_of_equal_ones_the_earlier(tmp_pat
     found = [tmp_path / f"checkpoint-{step}" for step in [*scores, 13]]
     history = [{"step": step, f"eval_{metric.removeprefix('eval_')}": score} for step, score in scores.items()]
     assert best_checkpoints(found, 3, history, metric, greater) == [tmp_path / f"checkpoint-{n}" for n in chosen]
-    assert len(best_checkpoints(found, 99, history, metric)) == 6, "neither the one without a score nor the one without a number"
+    assert len(best_checkpoints(found, 99, history, metric)) == 6, (
+        "neither the one without a score nor the one without a number"
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,15 @@ def test_a_run_keeps_its_best_checkpoints_and_their_mean_is_a_candidate(tmp_path
     assert facts["weights"] == "average_best", "equal scores, of which the mean's count"
     mean = average_weights([result.folder / name for name in facts["averaged_best_checkpoints"]])
     assert equal(weights(result.folder), mean)
-    assert "are the mean of the best 3 checkpoints." in (result.folder / "README.md").read_text()
+    assert "The scored weights: mean of the best 3 checkpoints." in (result.folder / "README.md").read_text()
+
+
+def test_without_loading_the_best_the_last_weights_are_scored_as_such(tmp_path, monkeypatch):
+    scripted(monkeypatch, [9.0, 1.0])
+    values = every_update(tmp_path, max_steps=2, load_best_model_at_end=False)
+    result = run(values, ["averaging.last=0"])
+    assert result.metrics["model"]["weights"] == "last"
+    assert equal(weights(result.folder), weights(result.folder / "checkpoint-2"))
 
 
 @pytest.mark.parametrize("command", ["cli", "script"])
@@ -168,7 +178,9 @@ def test_the_best_or_last_checkpoints_of_a_folder_are_averaged(tmp_path, command
 def test_what_cannot_be_averaged_is_refused(tmp_path, options, sentence, capfd):
     checkpoints(tmp_path, {1: 1.0, 2: 2.0})
     with pytest.raises(SystemExit) as ended:
-        main(["average", *(option.replace("RUN", str(tmp_path)) for option in options), "--output", str(tmp_path / "o")])
+        main(
+            ["average", *(option.replace("RUN", str(tmp_path)) for option in options), "--output", str(tmp_path / "o")]
+        )
     assert ended.value.code == 2
     assert sentence in " ".join(capfd.readouterr().err.replace("│", " ").split())
     assert not (tmp_path / "o").exists()

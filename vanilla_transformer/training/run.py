@@ -13,7 +13,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import Seq2SeqTrainingArguments, Trainer, TrainerState, TrainingArguments, set_seed
+from transformers import (
+    PreTrainedModel,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
@@ -145,6 +152,7 @@ def run_recipe(
         "data": {_short(name): part.report.to_dict() for name, part in parts.items()},
         "hardware": _hardware(),
     }
+    arguments.distributed_state.wait_for_everyone()  # the first process may still be deleting old checkpoints
     # scores are of the model as it is saved and loaded again, not under the autocast of training
     trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
     metrics["model"] = _choose_weights(recipe, task, trainer, folder, validation, say)
@@ -290,7 +298,7 @@ def _choose_weights(
     metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")
     sign = 1 if trainer.args.greater_is_better else -1
     facts: dict[str, Any] = {}
-    best = trainer.state.best_model_checkpoint
+    best = trainer.state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
     kept = "best" if best else "last"
     words = {kept: f"{kept} checkpoint"}
     scores = {kept: _score(task, trainer, validation, say, f"validation, {words[kept]}")}
@@ -299,7 +307,8 @@ def _choose_weights(
     if best:
         facts["best_checkpoint"] = Path(best).name
     candidates: dict[str, Callable[[], dict[str, torch.Tensor]]] = {}
-    for name, (folders, words[name]) in _means(recipe, trainer, folder).items():
+    for name, (folders, which) in _means(recipe, trainer, folder).items():
+        words[name] = f"mean of the {which} {len(folders)} checkpoints"
         facts["averaged_checkpoints" if name == "average" else "averaged_best_checkpoints"] = [f.name for f in folders]
         candidates[name] = partial(average_weights, folders)
     average = trainer.moving_average
@@ -322,9 +331,10 @@ def _choose_weights(
 
 
 def _means(recipe: Recipe, trainer: Trainer, folder: Path) -> dict[str, tuple[list[Path], str]]:
-    """Checkpoints whose mean is wanted, and what that is in words."""
+    """Checkpoints whose mean is wanted, and which ones they are in a word."""
     checkpoints = find_checkpoints(folder)
-    last = checkpoints[-recipe.averaging.last :] if (recipe.averaging.last or 0) > 1 else []
+    count = recipe.averaging.last or 0
+    last = checkpoints[-count:] if count > 1 else []
     best = best_checkpoints(
         checkpoints,
         recipe.averaging.best,
@@ -333,14 +343,10 @@ def _means(recipe: Recipe, trainer: Trainer, folder: Path) -> dict[str, tuple[li
         trainer.args.greater_is_better,
     )
     named = {"average": (last, "last"), "average_best": (best, "best")}
-    return {
-        name: (folders, f"mean of the {which} {len(folders)} checkpoints")
-        for name, (folders, which) in named.items()
-        if len(folders) > 1
-    }
+    return {name: (folders, which) for name, (folders, which) in named.items() if len(folders) > 1}
 
 
-def _set_weights(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+def _set_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
     model.load_state_dict(weights, strict=False)
     model.tie_weights()
 
