@@ -275,6 +275,15 @@ def test_the_count_goes_on_in_a_resumed_run_and_a_stopped_run_does_not_train_aga
     assert longer.metrics["model"]["best_checkpoint"] == "checkpoint-9"
 
 
+def test_a_run_that_ended_within_an_epoch_does_not_train_again(tmp_path):
+    values = recipe_values(tmp_path)
+    values["training"]["max_steps"] = 8  # of three an epoch
+    kept = weights(run(values).folder)
+    again = run(values, resume=True)
+    assert again.metrics["training"]["updates"] == 8
+    assert all(torch.equal(weights(again.folder)[name], kept[name]) for name in kept)
+
+
 def test_early_stopping_can_be_added_to_a_run_that_is_resumed(tmp_path, monkeypatch):
     scripted(monkeypatch, [5.0, 4.0, 3.0, 2.0])
     values = every_update(tmp_path, max_steps=2)

@@ -136,7 +136,7 @@ def run_recipe(
     if patience is not None:
         trainer.add_callback(EarlyStop(patience, recipe.early_stopping.threshold))
     try:
-        if checkpoint is not None and _stopped_early(recipe, _state(checkpoint)):
+        if checkpoint is not None and _is_over(recipe, arguments, _state(checkpoint)):
             _load_finished(trainer, checkpoint)
         else:
             _train(trainer, checkpoint, folder)
@@ -276,6 +276,11 @@ def _stopped_early(recipe: Recipe, state: TrainerState) -> str | None:
     return f"stopped at update {state.global_step}: {metric} has not improved{margin} for {evaluations}"
 
 
+def _is_over(recipe: Recipe, arguments: TrainingArguments, state: TrainerState) -> bool:
+    """Whether training had ended, perhaps within an epoch."""
+    return _stopped_early(recipe, state) is not None or 0 < arguments.max_steps <= state.global_step
+
+
 def _load_finished(trainer: Trainer, checkpoint: Path) -> None:
     """Bring a trainer to where its training had stopped: `train` would first make another update."""
     trainer._load_from_checkpoint(str(checkpoint))
@@ -342,7 +347,7 @@ def _means(recipe: Recipe, trainer: Trainer, folder: Path) -> dict[str, tuple[li
         str(trainer.args.metric_for_best_model),
         trainer.args.greater_is_better,
     )
-    named = {"average": (last, "last"), "average_best": (best, "best")}
+    named = {"average": (last, "last"), "average_best": (best if best != last else [], "best")}
     return {name: (folders, which) for name, (folders, which) in named.items() if len(folders) > 1}
 
 
