@@ -286,20 +286,21 @@ def test_files_take_their_places_together_or_not_at_all(tmp_path):
 @pytest.mark.parametrize(
     ("keep", "best", "left"),
     [
-        (None, None, [1, 2, 3, 10]),
-        (0, None, [1, 2, 3, 10]),
-        (2, None, [3, 10]),
-        (2, 1, [1, 10]),
-        (1, 1, [1, 10]),
-        (1, None, [10]),
-        (9, 1, [1, 2, 3, 10]),
+        (None, [], [1, 2, 3, 10]),
+        (0, [], [1, 2, 3, 10]),
+        (2, [], [3, 10]),
+        (2, [1], [1, 10]),
+        (1, [1], [1, 10]),
+        (1, [1, 2], [1, 2, 10]),
+        (1, [], [10]),
+        (9, [1], [1, 2, 3, 10]),
     ],
 )
 def test_the_last_checkpoints_and_the_best_are_kept(tmp_path, keep, best, left):
     for update in (1, 2, 3, 10):
         (tmp_path / f"checkpoint-{update}").mkdir()
         (tmp_path / f"checkpoint-{update}" / "trainer_state.json").write_text("{}")
-    delete_old_checkpoints(tmp_path, keep, best and tmp_path / f"checkpoint-{best}")
+    delete_old_checkpoints(tmp_path, keep, [tmp_path / f"checkpoint-{update}" for update in best])
     assert [path.name for path in find_checkpoints(tmp_path)] == [f"checkpoint-{update}" for update in left]
 
 

@@ -175,16 +175,31 @@ def average(
         list[Path], typer.Argument(help="Checkpoint folders, or one run folder for its last checkpoints.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the averaged model.")],
-    last: Annotated[int, typer.Option(min=1, help="Of a run folder: how many.")] = 5,
+    last: Annotated[
+        int | None, typer.Option(min=1, help="Of a run folder: so many of the last, 5 by default.")
+    ] = None,
+    best: Annotated[int | None, typer.Option(min=1, help="Of a run folder: so many of the best instead.")] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="The score that --best goes by, such as bleu; by default the run's own.")
+    ] = None,
 ) -> None:
     """Average the weights of checkpoints of one run (section 6.1)."""
-    from vanilla_transformer.training.averaging import average_checkpoints, find_checkpoints
+    from vanilla_transformer.training.averaging import average_checkpoints, best_checkpoints_of_run, find_checkpoints
 
+    if last is not None and best is not None:
+        raise ValueError("--last and --best choose different checkpoints of a run; give one of them.")
+    if metric is not None and best is None:
+        raise ValueError("--metric says which checkpoints are the best; give it with --best.")
     folders = checkpoints
     if len(checkpoints) == 1 and not checkpoints[0].name.startswith("checkpoint-"):
-        folders = find_checkpoints(checkpoints[0])[-last:]
-        if not folders:
-            raise ValueError(f"{checkpoints[0]} holds no checkpoint-N folders; give checkpoint folders themselves.")
+        run = checkpoints[0]
+        if not find_checkpoints(run):
+            raise ValueError(f"{run} holds no checkpoint-N folders; give checkpoint folders themselves.")
+        folders = find_checkpoints(run)[-(last or 5) :] if best is None else best_checkpoints_of_run(run, best, metric)
+    elif last is not None or best is not None:
+        raise ValueError(
+            "--last and --best choose from the folder of a run, but checkpoints were given; leave them out."
+        )
     average_checkpoints(folders, output)
     _say(f"mean of {', '.join(folder.name for folder in folders)} saved in {output}")
 

@@ -508,8 +508,11 @@ def segmented_attention(
             distance = torch.arange(queries).unsqueeze(-1) - torch.arange(keys)
             mask = distance.abs() < module.sliding_window
             mask = mask & (distance >= 0) if module.is_causal else mask
-        output = nn.functional.scaled_dot_product_attention(
-            *(states.unflatten(0, (count, -1)).transpose(1, 2) for states in run),  # (count, H, length, d)
+        run_query, run_key, run_value = (states.unflatten(0, (count, -1)).transpose(1, 2) for states in run)
+        output = nn.functional.scaled_dot_product_attention(  # (count, H, length, d)
+            run_query,
+            run_key,
+            run_value,
             attn_mask=mask,
             dropout_p=dropout,
             is_causal=module.is_causal and mask is None,

@@ -58,7 +58,11 @@ def write_model_card(folder: Path, recipe: Recipe, task: Task, metrics: dict[str
 
 def _score_rows(task: Task, metrics: dict[str, Any]) -> list[list[str]]:
     """The table of scores: on which data, then a cell for each of the task's columns."""
-    scored = {f"validation, {name} weights": scores for name, scores in metrics["model"]["validation"].items()}
+    words = {"average": "mean of the last", "average_best": "mean of the best", "ema": "moving average of the"}
+    scored = {
+        f"validation, {words.get(name, name)} weights": scores
+        for name, scores in metrics["model"]["validation"].items()
+    }
     scored |= metrics["test"]
     return [
         [name, *(column.format.format(scores[column.key]).replace("|", "\\|") for column in task.score_columns)]

@@ -29,6 +29,8 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.batching import COUNTS
 from vanilla_transformer.training import RecipeError
+from vanilla_transformer.training.presets import PRESETS, RecipePreset
+from vanilla_transformer.training.schedules import noam_factor
 from vanilla_transformer.training.tasks import TASKS, Task
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "BatchSection",
     "CardSection",
     "DataSection",
+    "EarlyStoppingSection",
     "EvaluationSection",
     "Recipe",
     "RecipeError",
@@ -119,13 +122,33 @@ class BatchSection:
 
 @dataclass
 class AveragingSection:
-    """The mean of the last checkpoints (section 6.1).
+    """Means of weights (section 6.1), any of which is kept where it scores at least as well as the best checkpoint.
 
     Attributes:
-        last: how many; 0 or 1 for none.
+        last: of the last so many checkpoints; 0 or 1 for none. 5, where neither of the others is wanted.
+        best: of the so many checkpoints with the best `training.metric_for_best_model`, which are not deleted as old
+            ones are; 0 or 1 for none.
+        ema: decay of an exponential moving average over the updates, such as 0.999, which reaches back some
+            1 / (1 - decay) updates; None for none. Evaluations score the average, and checkpoints hold it as their
+            model, beside the weights that training goes on with.
     """
 
-    last: int = 5
+    last: int | None = None
+    best: int = 0
+    ema: float | None = None
+
+
+@dataclass
+class EarlyStoppingSection:
+    """Training ends before its time where `training.metric_for_best_model`, such as bleu or loss, no longer improves.
+
+    Attributes:
+        patience: evaluations in a row without improvement, after which training stops; None for never.
+        threshold: what is not better by more than this is no improvement.
+    """
+
+    patience: int | None = None
+    threshold: float = 0.0
 
 
 @dataclass
@@ -235,6 +258,8 @@ class Recipe:
     Attributes:
         task: one of the tasks in `vanilla_transformer.training.tasks`: "seq2seq", "causal-lm", "masked-lm",
             "sequence-classification", "token-classification". It sets the defaults of the sections.
+        preset: "paper", "t2t", "fairseq", "fairseq-iwslt" or "transformers": how these train, as defaults of the model,
+            training, averaging and generation sections; see `vanilla_transformer.training.presets`.
         start_from: a folder or Hub id of a model of this package whose weights and tokenizer are where training starts;
             what the task's head has beyond them is new. The model section may then leave out what that model says, and
             may not contradict it.
@@ -244,12 +269,13 @@ class Recipe:
         model: `preset` and any field of `VanillaTransformerConfig`; vocabulary and token ids follow the tokenizer, and
             for seq2seq label smoothing is 0.1 (section 5.4) where nothing else is said.
         training: fields of `transformers.TrainingArguments`, for seq2seq `Seq2SeqTrainingArguments`; `learning_rate: noam` stands for the paper's peak
-            `hidden_size^-0.5 * warmup_steps^-0.5`.
+            `hidden_size^-0.5 * warmup_steps^-0.5`, `noam * 2.0` for twice that.
         generation: fields of `transformers.GenerationConfig`, `max_length_over_source` and `length_penalty_form`.
     """
 
     output_dir: str
     task: str = "seq2seq"
+    preset: str | None = None
     seed: int = 1
     max_minutes: float | None = None
     start_from: str | None = None
@@ -259,6 +285,7 @@ class Recipe:
     batches: BatchSection = field(default_factory=BatchSection)
     training: dict[str, Any] = field(default_factory=dict)
     averaging: AveragingSection = field(default_factory=AveragingSection)
+    early_stopping: EarlyStoppingSection = field(default_factory=EarlyStoppingSection)
     evaluation: EvaluationSection = field(default_factory=EvaluationSection)
     stop_on: StopSection = field(default_factory=StopSection)
     generation: dict[str, Any] = field(default_factory=dict)
@@ -268,14 +295,24 @@ class Recipe:
         task = TASKS.get(self.task)
         if task is None or not all(isinstance(x, dict) for x in (self.model, self.training, self.generation)):
             return  # `check` will say so
+        if self.preset is not None and self.preset not in PRESETS:
+            return
+        trained_as = PRESETS[self.preset] if self.preset else RecipePreset("")
         # here and not where they are used, so that the recipe in a run's folder says all that the run depends on
-        self.training = {**task.training_defaults, **self.training}
+        self.training = {**task.training_defaults, **trained_as.training, **self.training}
         self.training.setdefault("greater_is_better", self._best_score not in ("loss", "perplexity"))
         self.tokenizer.kind = self.tokenizer.kind or task.tokenizer_kind
         preset = {} if self.start_from else {"preset": "transformer-base"}
         architecture = {} if self.start_from else {"architecture": task.architecture}
-        self.model = {**preset, **architecture, **task.model_defaults, **self.model}
-        defaults = dict(task.generation_defaults)
+        # a model to start from has an architecture already
+        model = {n: v for n, v in trained_as.model.items() if self.start_from is None or n in _FREE_AT_START}
+        given = {VanillaTransformerConfig.attribute_map.get(name, name) for name in self.model}
+        model = {n: v for n, v in {**task.model_defaults, **model}.items() if n not in given}
+        self.model = {**preset, **architecture, **model, **self.model}
+        if self.averaging.last is None:
+            others = self.averaging.best > 1 or self.averaging.ema is not None
+            self.averaging.last = 0 if others else int(trained_as.averaging.get("last", 5))
+        defaults = {**task.generation_defaults, **(trained_as.generation if task.name == "seq2seq" else {})}
         if "max_length" in self.generation or "max_new_tokens" in self.generation:
             defaults.pop("max_length_over_source", None)
         if self.generation.get("num_beams") == 1:
@@ -343,6 +380,11 @@ class Recipe:
         if self.task not in TASKS:
             raise RecipeError(f"task: {self.task!r} is unknown; {_suggest(self.task, TASKS)}")
         task = TASKS[self.task]
+        if self.preset is not None and self.preset not in PRESETS:
+            hint = _suggest(self.preset, PRESETS)
+            if self.preset in VanillaTransformerConfig.presets():
+                hint = "an architecture is named by model.preset."
+            raise RecipeError(f"preset: {self.preset!r} is unknown; {hint}")
         self._check_sections(task)
         config_fields = {f.name for f in dataclasses.fields(VanillaTransformerConfig)}
         for name in ("id2label", "label2id", "num_labels", "problem_type"):
@@ -360,12 +402,12 @@ class Recipe:
         for name, value in self.training.items():
             if value is False and name.endswith("_strategy"):
                 self.training[name] = value = "no"  # which is what YAML reads as false
-            if (name, value) != ("learning_rate", "noam"):
+            if name != "learning_rate" or noam_factor(value) is None:
                 _typed(value, get_type_hints(task.arguments_class)[name], f"training.{name}")
         best = self._best_score
         if best not in task.scores:
             raise RecipeError(f"training.metric_for_best_model={best!r} is no score; {_suggest(best, task.scores)}")
-        if self.training["learning_rate"] == "noam" and self.training["warmup_steps"] < 1:
+        if noam_factor(self.training["learning_rate"]) is not None and self.training["warmup_steps"] < 1:
             raise RecipeError(
                 f"training.warmup_steps={self.training['warmup_steps']}: learning_rate noam needs a number of updates of "
                 "at least 1; set it, or learning_rate to a number."
@@ -403,6 +445,7 @@ class Recipe:
             "batches.max_sentences": self.batches.max_sentences,
             "stop_on.updates": self.stop_on.updates,
             "training.gradient_accumulation_steps": self.training.get("gradient_accumulation_steps"),
+            "early_stopping.patience": self.early_stopping.patience,
         }
         for name, value in positive.items():
             if value is not None and value < 1:
@@ -415,13 +458,31 @@ class Recipe:
             raise RecipeError(
                 f"stop_on.loss_over_median={self.stop_on.loss_over_median} must be above 1, or null for never."
             )
-        if self.averaging.last < 0:
-            raise RecipeError(f"averaging.last={self.averaging.last} must not be negative.")
+        self._check_averaging()
         self._check_lengths()
         if not 0 < self.data.masked_share < 1:
             raise RecipeError(f"data.masked_share={self.data.masked_share} must be between 0 and 1.")
         if self.tokenizer.kind not in ("bpe", "wordpiece", "characters"):
             raise RecipeError(f"tokenizer.kind={self.tokenizer.kind!r} must be 'bpe', 'wordpiece' or 'characters'.")
+
+    def _check_averaging(self) -> None:
+        """Refuse means and an end of training for which there would be nothing to go by."""
+        for name, value in (
+            ("averaging.last", self.averaging.last),
+            ("averaging.best", self.averaging.best),
+            ("early_stopping.threshold", self.early_stopping.threshold),
+        ):
+            if value is not None and value < 0:
+                raise RecipeError(f"{name}={value} must not be negative.")
+        if self.averaging.ema is not None and not 0 < self.averaging.ema < 1:
+            raise RecipeError(f"averaging.ema={self.averaging.ema} must be between 0 and 1, such as 0.999.")
+        wanted = {
+            "averaging.best": self.averaging.best > 1,
+            "early_stopping": self.early_stopping.patience is not None,
+        }
+        for name, is_wanted in wanted.items():
+            if is_wanted and self.training["eval_strategy"] == "no":
+                raise RecipeError(f"{name} goes by evaluations; set training.eval_strategy to steps or epoch.")
 
     def _check_lengths(self) -> None:
         """Refuse rows that are longer than a batch or the model may be."""
@@ -583,6 +644,7 @@ class Recipe:
                 **{n: values[n] for n in ("tokenizer", "model", "batches")},
             }
             plain = {name: values[name] for name in ("task", "seed", "start_from")}
+            plain["averaging.ema"] = values["averaging"]["ema"]
             return plain | {f"{name}.{key}": v for name, section in sections.items() for key, v in section.items()}
 
         before, now = binding(earlier), binding(self)

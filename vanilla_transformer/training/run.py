@@ -5,30 +5,39 @@ import json
 import os
 import platform
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import Seq2SeqTrainingArguments, Trainer, TrainingArguments, set_seed
+from transformers import (
+    PreTrainedModel,
+    Seq2SeqTrainingArguments,
+    Trainer,
+    TrainerState,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
-from vanilla_transformer.training.averaging import average_weights, find_checkpoints
+from vanilla_transformer.training.averaging import average_weights, best_checkpoints, find_checkpoints, protected
 from vanilla_transformer.training.divergence import DivergenceRule
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.saving import PARTIAL, delete_old_checkpoints, errors_of_writing, whole_files
-from vanilla_transformer.training.schedules import noam_peak
+from vanilla_transformer.training.schedules import noam_factor, noam_peak
 from vanilla_transformer.training.sharding import check_plugin, gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
-from vanilla_transformer.training.trainer import TimeLimit, TokenProgress
+from vanilla_transformer.training.trainer import EarlyStop, TimeLimit, TokenProgress
 
 __all__ = ["RunResult", "run_recipe"]
 
@@ -107,7 +116,7 @@ def run_recipe(
     say(f"{model.num_parameters():,} parameters, {model.config.architecture}")
     # not before all else is known to be in order: this deletes a run that is overwritten
     if first_process:
-        _clear_folder(folder, keep=resume, limit=arguments.save_total_limit)
+        _clear_folder(folder, recipe, arguments, keep=resume)
         with errors_of_writing(folder, "make room and start again"), whole_files(folder) as partial:
             recipe.save(partial / RECIPE)
             task.save(partial)
@@ -126,6 +135,8 @@ def run_recipe(
         processing_class=task.tokenizer,
         divergence=DivergenceRule(**dataclasses.asdict(recipe.stop_on)),
         name_rows=lambda rows: task.name_rows(train, rows),
+        ema_decay=recipe.averaging.ema,
+        keep_best=recipe.averaging.best,
         **task.trainer_options(validation),
     )
     if trainer.is_fsdp_enabled:
@@ -136,6 +147,9 @@ def run_recipe(
         trainer.add_callback(progress)
     if recipe.max_minutes is not None:
         trainer.add_callback(TimeLimit(trainer, recipe.max_minutes))
+    patience = recipe.early_stopping.patience
+    if patience is not None:
+        trainer.add_callback(EarlyStop(patience, recipe.early_stopping.threshold))
     try:
         _train(trainer, checkpoint, folder)
     except DivergedError as error:
@@ -146,13 +160,19 @@ def run_recipe(
         progress.close()
     if is_sharded(trainer.model):
         trainer.model = trainer.model_wrapped = gather_model(trainer.accelerator, trainer.model)
+    stopped = _stopped_early(recipe, trainer.state)
+    if stopped:
+        say(stopped)
 
     metrics: dict[str, Any] = {
         "task": recipe.task,
-        "training": _training_facts(trainer, train),
+        "training": {**_training_facts(trainer, train), "stopped": stopped},
         "data": {_short(name): part.report.to_dict() for name, part in parts.items()},
         "hardware": _hardware(),
     }
+    arguments.distributed_state.wait_for_everyone()  # the first process may still be deleting old checkpoints
+    # scores are of the model as it is saved and loaded again, not under the autocast of training
+    trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
     metrics["model"] = _choose_weights(recipe, task, trainer, folder, validation, say)
     metrics["test"] = {}
     for name in recipe.data.test:
@@ -199,20 +219,22 @@ def _check_same_run(recipe: Recipe, begun: Recipe) -> None:
         )
 
 
-def _clear_folder(folder: Path, *, keep: bool, limit: int | None) -> None:
+def _clear_folder(folder: Path, recipe: Recipe, arguments: TrainingArguments, *, keep: bool) -> None:
     """Make the folder empty, or take out of the run in it what was not written or not deleted to its end."""
     if not keep and folder.is_dir():
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     checkpoints = find_checkpoints(folder)
-    for partial in {*folder.glob("checkpoint-*"), folder / PARTIAL} - set(checkpoints):
-        shutil.rmtree(partial, ignore_errors=True)
+    for unfinished in {*folder.glob("checkpoint-*"), folder / PARTIAL} - set(checkpoints):
+        shutil.rmtree(unfinished, ignore_errors=True)
     (folder / DIVERGED).unlink(missing_ok=True)
     if checkpoints:
         # a run may have ended before it came to this, and the average must not be of checkpoints that should be gone
-        state = json.loads((checkpoints[-1] / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-        best = folder / f"checkpoint-{state['best_global_step']}" if state.get("best_global_step") else None
-        delete_old_checkpoints(folder, limit, best)
+        state = TrainerState.load_from_json(str(checkpoints[-1] / TRAINER_STATE_NAME))
+        kept = protected(
+            folder, state, recipe.averaging.best, arguments.metric_for_best_model, arguments.greater_is_better
+        )
+        delete_old_checkpoints(folder, arguments.save_total_limit, kept)
 
 
 def _say_nothing(line: str) -> None:
@@ -231,15 +253,38 @@ def _training_arguments(recipe: Recipe) -> TrainingArguments:
     }
     task = TASKS[recipe.task]
     fields = {**machine, "label_names": list(task.label_names), **recipe.training}
-    fields.setdefault("save_total_limit", max(recipe.averaging.last, 1) + 1)
-    if fields["learning_rate"] == "noam":
-        fields["learning_rate"] = noam_peak(recipe.config().hidden_size, int(fields["warmup_steps"]))
+    fields.setdefault("save_total_limit", max(recipe.averaging.last or 0, recipe.averaging.best, 1) + 1)
+    if (factor := noam_factor(fields["learning_rate"])) is not None:
+        fields["learning_rate"] = noam_peak(recipe.config().hidden_size, int(fields["warmup_steps"]), factor)
+    for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):  # what transformers 5.24 warns of
+        if name in fields:
+            fields.setdefault(name.replace("gradient", "activation"), fields.pop(name))
     if issubclass(task.arguments_class, Seq2SeqTrainingArguments):
         fields["generation_num_beams"] = recipe.evaluation.num_beams
     try:
-        return task.arguments_class(output_dir=recipe.output_dir, seed=recipe.seed, **fields)
+        arguments = task.arguments_class(output_dir=recipe.output_dir, seed=recipe.seed, **fields)
     except (TypeError, ValueError) as error:
         raise RecipeError(f"training: {error}") from error
+    _check_machine(arguments)
+    return arguments
+
+
+def _check_machine(arguments: TrainingArguments) -> None:
+    """Refuse what transformers would leave out in silence, or fail at in the first update.
+
+    Raises:
+        RecipeError: in one sentence.
+    """
+    on_cpu = arguments.device.type == "cpu"
+    if on_cpu and (arguments.fp16 or arguments.fp16_full_eval):
+        raise RecipeError("training.fp16 needs an accelerator, and there is none here; set training.bf16 instead.")
+    # what torch's inductor looks for
+    compiler = os.environ.get("CXX", {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++"))
+    if on_cpu and arguments.torch_compile_backend == "inductor" and shutil.which(compiler) is None:
+        raise RecipeError(
+            f"training.torch_compile needs the C++ compiler {compiler}, which is not here; install it, name another in "
+            "the environment variable CXX, or leave torch_compile out."
+        )
 
 
 def _train(trainer: Trainer, checkpoint: Path | None, folder: Path) -> None:
@@ -253,6 +298,17 @@ def _train(trainer: Trainer, checkpoint: Path | None, folder: Path) -> None:
         raise RunInterrupted(f"interrupted at update {trainer.state.global_step}; {kept}.") from None
 
 
+def _stopped_early(recipe: Recipe, state: TrainerState) -> str | None:
+    """Why training ended, in words, where it was for want of improvement."""
+    patience, threshold = recipe.early_stopping.patience, recipe.early_stopping.threshold
+    if patience is None or EarlyStop.evaluations_without_improvement(state) < patience:
+        return None
+    metric = str(recipe.training["metric_for_best_model"]).removeprefix("eval_")
+    margin = f" by more than {threshold}" if threshold else ""
+    evaluations = f"{patience} evaluation{'s' if patience > 1 else ''}"
+    return f"stopped at update {state.global_step}: {metric} has not improved{margin} for {evaluations}"
+
+
 def _choose_weights(
     recipe: Recipe,
     task: Task,
@@ -261,33 +317,62 @@ def _choose_weights(
     validation: Part,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Compare the best checkpoint with the mean of the last ones on the validation data; the model keeps the better."""
+    """Compare the best checkpoint with the means of several on the validation data; the model keeps the best of these."""
     model = trainer.model
     metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")
     sign = 1 if trainer.args.greater_is_better else -1
     facts: dict[str, Any] = {}
-    best = trainer.state.best_model_checkpoint
+    best = trainer.state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
     kept = "best" if best else "last"
-    scores = {kept: _score(task, trainer, validation, say, f"validation, {kept} checkpoint")}
+    words = {kept: f"{kept} checkpoint"}
+    scores = {kept: _score(task, trainer, validation, say, f"validation, {words[kept]}")}
     if metric not in scores[kept]:
         metric, sign = task.scores[0], 1  # the loss is not among the scores of generated text
     if best:
         facts["best_checkpoint"] = Path(best).name
-    last = find_checkpoints(folder)[-recipe.averaging.last :] if recipe.averaging.last > 1 else []
-    if len(last) > 1:
-        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        model.load_state_dict(average_weights(last), strict=False)
-        model.tie_weights()
-        name = f"validation, mean of the last {len(last)} checkpoints"
-        scores["average"] = _score(task, trainer, validation, say, name)
-        facts["averaged_checkpoints"] = [f.name for f in last]
-        if sign * scores["average"][metric] >= sign * scores[kept][metric]:
-            kept = "average"
-        else:
-            model.load_state_dict(before)
+    candidates: dict[str, Callable[[], dict[str, torch.Tensor]]] = {}
+    for name, (folders, which) in _means(recipe, trainer, folder).items():
+        words[name] = f"mean of the {which} {len(folders)} checkpoints"
+        facts["averaged_checkpoints" if name == "average" else "averaged_best_checkpoints"] = [f.name for f in folders]
+        candidates[name] = partial(average_weights, folders)
+    average = trainer.moving_average
+    is_best = best and Path(best).name == f"checkpoint-{trainer.state.global_step}"
+    if average is not None and average.weights and not is_best:
+        words["ema"] = "moving average at the end"
+        candidates["ema"] = lambda: average.weights
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()} if candidates else {}
+    for name, weights in candidates.items():
+        _set_weights(model, weights())
+        scores[name] = _score(task, trainer, validation, say, f"validation, {words[name]}")
+        if sign * scores[name][metric] >= sign * scores[kept][metric]:
+            kept = name
+    if candidates:
+        _set_weights(model, candidates[kept]() if kept in candidates else before)
     facts["weights"] = kept
+    facts["weights_are"] = words[kept]
     facts["validation"] = scores
     return facts
+
+
+def _means(recipe: Recipe, trainer: Trainer, folder: Path) -> dict[str, tuple[list[Path], str]]:
+    """Checkpoints whose mean is wanted, and which ones they are in a word."""
+    checkpoints = find_checkpoints(folder)
+    count = recipe.averaging.last or 0
+    last = checkpoints[-count:] if count > 1 else []
+    best = best_checkpoints(
+        checkpoints,
+        recipe.averaging.best,
+        trainer.state.log_history,
+        str(trainer.args.metric_for_best_model),
+        trainer.args.greater_is_better,
+    )
+    named = {"average": (last, "last"), "average_best": (best if best != last else [], "best")}
+    return {name: (folders, which) for name, (folders, which) in named.items() if len(folders) > 1}
+
+
+def _set_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
+    model.load_state_dict(weights, strict=False)
+    model.tie_weights()
 
 
 def _score(task: Task, trainer: Trainer, part: Part, say: Callable[[str], None], name: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ next sitting takes away. What is whole moves to its place in one step of the fil
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,20 +49,18 @@ def move_whole(partial: Path, place: Path) -> None:
     partial.replace(place)
 
 
-def delete_old_checkpoints(run: Path, keep: int | None, best: Path | None) -> None:
-    """Delete all but the last checkpoints of a run.
+def delete_old_checkpoints(run: Path, limit: int | None, kept: Iterable[Path]) -> None:
+    """Delete the oldest checkpoints until `limit` are left, but neither the last one nor those in `kept`.
 
-    Args:
-        run: its folder.
-        keep: how many stay, the best one among them; None or 0 for all.
-        best: stays, as does the last one.
+    By the numbers of their updates: file times lie after a copy. None or 0 for no limit.
     """
     checkpoints = find_checkpoints(run)
-    surplus = len(checkpoints) - keep if keep else 0
-    for checkpoint in checkpoints[:-1]:
-        if surplus > 0 and checkpoint != best:
-            _delete(checkpoint)
-            surplus -= 1
+    if not limit or not checkpoints:
+        return
+    safe = {Path(folder).name for folder in kept} | {checkpoints[-1].name}
+    old = [checkpoint for checkpoint in checkpoints if checkpoint.name not in safe]
+    for checkpoint in old[: max(len(checkpoints) - limit, 0)]:
+        _delete(checkpoint)
 
 
 @contextmanager

@@ -3,10 +3,13 @@
 The first update has step number 1, as in the paper's formula, so no update is wasted on a rate of zero.
 """
 
+import re
+from typing import Any
+
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-__all__ = ["inverse_sqrt_factor", "inverse_sqrt_schedule", "noam_peak"]
+__all__ = ["inverse_sqrt_factor", "inverse_sqrt_schedule", "noam_factor", "noam_peak"]
 
 
 def noam_peak(hidden_size: int, warmup_steps: int, factor: float = 1.0) -> float:
@@ -21,6 +24,12 @@ def noam_peak(hidden_size: int, warmup_steps: int, factor: float = 1.0) -> float
             f"{warmup_steps}; set learning_rate to a number for training without warm-up."
         )
     return factor * hidden_size**-0.5 * warmup_steps**-0.5
+
+
+def noam_factor(learning_rate: Any) -> float | None:
+    """The factor in `noam` (1) or `noam * 2.0`; None for a learning rate that is a number, or neither."""
+    found = re.fullmatch(r"noam(?:\s*\*\s*(\d+(?:\.\d*)?|\.\d+))?", str(learning_rate).strip())
+    return None if found is None else float(found[1] or 1)
 
 
 def inverse_sqrt_factor(step: int, warmup_steps: int) -> float:

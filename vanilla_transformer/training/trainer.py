@@ -1,5 +1,6 @@
 """transformers' `Trainer` and `Seq2SeqTrainer` with batches by token budget, the paper's schedule and the speed of training in its logs."""
 
+import contextlib
 import copy
 import inspect
 import math
@@ -12,9 +13,11 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
+from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import (
+    EarlyStoppingCallback,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
     TrainerCallback,
@@ -28,14 +31,18 @@ from transformers.trainer_callback import ProgressCallback
 from vanilla_transformer.data.streaming import TokenBudgetStream
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
 from vanilla_transformer.training import DivergedError
-from vanilla_transformer.training.averaging import find_checkpoints
+from vanilla_transformer.training.averaging import find_checkpoints, protected
 from vanilla_transformer.training.divergence import ROWS, DivergenceRule, NumberedCollator, NumberedRows, Update
+from vanilla_transformer.training.moving_average import MovingAverage
 from vanilla_transformer.training.saving import PARTIAL, delete_old_checkpoints, errors_of_writing, move_whole
 from vanilla_transformer.training.schedules import inverse_sqrt_schedule
 from vanilla_transformer.training.sharding import embeddings_in_root_group, without_tied_copies
 from vanilla_transformer.training.token_batches import TokenBudgetMixin
 
-__all__ = ["Seq2SeqTokenTrainer", "TimeLimit", "TokenProgress", "TokenTrainer"]
+__all__ = ["EarlyStop", "Seq2SeqTokenTrainer", "TimeLimit", "TokenProgress", "TokenTrainer"]
+
+TRAINED_WEIGHTS = "trained_weights.safetensors"
+"""In a checkpoint whose model is a moving average: the weights that training goes on with."""
 
 
 class TokenTrainer(TokenBudgetMixin):
@@ -56,6 +63,8 @@ class TokenTrainer(TokenBudgetMixin):
         target_tokenizer: saved with every checkpoint, where vocabularies are separate.
         divergence: when to end training; None for never.
         name_rows: names examples by the numbers of their rows, as in "lines 3, 17 of train.txt", for the error.
+        ema_decay: evaluations and checkpoints have the exponential moving average of the weights with this decay.
+        keep_best: so many checkpoints, the best ones by `metric_for_best_model`, are not deleted as old.
     """
 
     lr_scheduler: LRScheduler | None
@@ -66,9 +75,21 @@ class TokenTrainer(TokenBudgetMixin):
         target_tokenizer: PreTrainedTokenizerBase | None = None,
         divergence: DivergenceRule | None = None,
         name_rows: Callable[[Sequence[int]], str] | None = None,
+        ema_decay: float | None = None,
+        keep_best: int = 0,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self.keep_best = keep_best
+        self.moving_average: MovingAverage | None = None
+        if ema_decay is not None:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise ValueError(
+                    "averaging.ema needs the whole model on each device, not in parts (FSDP, DeepSpeed); use "
+                    "averaging.last or averaging.best."
+                )
+            self.moving_average = MovingAverage(self.model, ema_decay)
+            self.add_callback(_UpdateOfAverage(self.moving_average))
         self.target_tokenizer = target_tokenizer
         self.divergence = divergence
         if divergence is not None:
@@ -212,9 +233,16 @@ class TokenTrainer(TokenBudgetMixin):
         if self.is_in_train:
             self.stop_if_diverged(weights=True)
         try:
-            return super().evaluate(*args, **kwargs)
+            with self._averaged():
+                return super().evaluate(*args, **kwargs)
         finally:
             self._last_step = None
+
+    def _averaged(self) -> contextlib.AbstractContextManager[dict[str, torch.Tensor]]:
+        """The model with the moving average as its weights, once there is one."""
+        if self.moving_average is None or not self.moving_average.weights:
+            return contextlib.nullcontext({})
+        return self.moving_average.applied()
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
         config = self.model.config
@@ -238,13 +266,26 @@ class TokenTrainer(TokenBudgetMixin):
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         if state_dict is not None:
             state_dict = without_tied_copies(self.model, state_dict)
-        super()._save(output_dir, state_dict)
-        if self.target_tokenizer is not None:
+        with self._averaged() as trained:
+            super()._save(output_dir, state_dict)
+        if trained and self.args.should_save:
+            save_file(trained, Path(output_dir or self.args.output_dir) / TRAINED_WEIGHTS, metadata={"format": "pt"})
+        if self.target_tokenizer is not None and self.args.should_save:
             self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir) / TARGET_TOKENIZER)
 
     def _get_output_dir(self, *args: Any, **kwargs: Any) -> str:
         folder = super()._get_output_dir(*args, **kwargs)
         return str(Path(folder) / PARTIAL) if self._saving else folder
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if self.moving_average is None:
+            return
+        self.moving_average.start()
+        found = self.model.load_state_dict(load_file(Path(resume_from_checkpoint) / TRAINED_WEIGHTS), strict=False)
+        lost = set(found.missing_keys) & self.moving_average.weights.keys()
+        if lost or found.unexpected_keys:
+            raise ValueError(f"{resume_from_checkpoint}: {TRAINED_WEIGHTS} is not of this model; copy the run again.")
 
     def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         self.stop_if_diverged(weights=True)
@@ -275,7 +316,10 @@ class TokenTrainer(TokenBudgetMixin):
             if self.args.should_save:
                 shutil.rmtree(run / PARTIAL, ignore_errors=True)
         if self.args.should_save:
-            delete_old_checkpoints(run, self._checkpoints_kept, best)
+            metric, greater = self.args.metric_for_best_model, self.args.greater_is_better
+            delete_old_checkpoints(
+                run, self._checkpoints_kept, protected(run, self.state, self.keep_best, metric, greater)
+            )
         self.accelerator.wait_for_everyone()
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
@@ -344,6 +388,58 @@ class _Sitting(TrainerCallback):
     ) -> None:
         # while training data that differ from epoch to epoch still are those of the updates
         self.trainer.stop_if_diverged()
+
+
+class _UpdateOfAverage(TrainerCallback):
+    """Takes the weights after each update into the moving average."""
+
+    def __init__(self, average: MovingAverage):
+        self.average = average
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.average.update()
+
+
+class EarlyStop(EarlyStoppingCallback):
+    """transformers' early stopping, whose count goes on in a run that is resumed, and which ends with a checkpoint.
+
+    `restore_callback_states_from_checkpoint` of transformers 5.24 would bring back the patience of the earlier sitting too.
+
+    Args:
+        patience: evaluations in a row without improvement.
+        threshold: what is not better by more than this is no improvement.
+    """
+
+    def __init__(self, patience: int, threshold: float = 0.0):
+        super().__init__(patience, threshold)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.early_stopping_patience_counter = self.evaluations_without_improvement(state)
+        control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
+        state.stateful_callbacks[type(self).__name__] = self.state()  # where a checkpoint is saved it has to be there
+
+    @classmethod
+    def evaluations_without_improvement(cls, state: TrainerState) -> int:
+        """The last ones before a checkpoint, by its state."""
+        stored = state.stateful_callbacks.get(cls.__name__, {})
+        return stored.get("attributes", {}).get("early_stopping_patience_counter", 0)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        super().on_evaluate(args, state, control, metrics, **kwargs)
+        state.stateful_callbacks[type(self).__name__] = self.state()
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_save |= args.save_strategy == "steps"
 
 
 class TimeLimit(TrainerCallback):
