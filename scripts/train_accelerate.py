@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from vanilla_transformer.data import TokenBudgetBatchSampler
 from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.schedules import inverse_sqrt_schedule, noam_peak
+from vanilla_transformer.training.schedules import inverse_sqrt_schedule, noam_factor, noam_peak
 from vanilla_transformer.training.tasks import Part
 
 
@@ -81,20 +81,22 @@ def main(recipe: Recipe, resume: bool) -> None:
         max_sentences=budget.max_sentences,
         seed=recipe.seed,
         count=budget.count,
+        packed=budget.packing,
     )
 
     # Model, Adam (section 5.3), and a rate that rises for warmup_steps updates and falls with the root of their number
     model = task.model(accelerator.print)
     collator = task.collator(model)
     peak = settings["learning_rate"]
-    if peak == "noam":
-        peak = noam_peak(model.config.hidden_size, settings["warmup_steps"])
+    if (factor := noam_factor(peak)) is not None:
+        peak = noam_peak(model.config.hidden_size, settings["warmup_steps"], factor)
     betas = (settings["adam_beta1"], settings["adam_beta2"])
     optimizer = torch.optim.Adam(model.parameters(), lr=peak, betas=betas, eps=settings["adam_epsilon"], fused=True)
     scheduler = inverse_sqrt_schedule(optimizer, settings["warmup_steps"])
 
     # accelerate deals the batches out to the processes and adds up their gradients
-    loader = DataLoader(task.train_data(train), batch_sampler=sampler, collate_fn=collator)
+    pack = task.packer(model) if budget.packing else collator
+    loader = DataLoader(task.train_data(train), batch_sampler=sampler, collate_fn=pack)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     accumulated = settings["gradient_accumulation_steps"]
     total = settings["max_steps"]

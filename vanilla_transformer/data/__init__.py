@@ -1,7 +1,7 @@
 """From parallel text to batches: read (`sources`), tokenise (`preparation`), batch (`batching`, or `streaming` where
 rows are not at hand).
 
-Padding is left to transformers' `DataCollatorForSeq2Seq`.
+Padding is left to transformers' `DataCollatorForSeq2Seq`; `packing` has batches without.
 """
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler

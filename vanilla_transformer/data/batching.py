@@ -51,6 +51,17 @@ def cut_by_budget(costs: np.ndarray, max_tokens: int, max_sentences: int | None)
     return np.asarray(bounds)
 
 
+def cut_by_sum(costs: np.ndarray, max_tokens: int, max_sentences: int | None) -> np.ndarray:
+    """Bounds of the batches in rows of any order, where the costs of a batch sum up to at most the budget."""
+    bounds, spent = [0], 0
+    for place, cost in enumerate(costs.tolist()):
+        if spent + cost > max_tokens or (max_sentences is not None and place - bounds[-1] == max_sentences):
+            bounds.append(place)
+            spent = 0
+        spent += cost
+    return np.asarray([*bounds, len(costs)])
+
+
 def order_by_cost(
     lengths: np.ndarray, costs: np.ndarray, generator: np.random.Generator | None, pool_size: int
 ) -> np.ndarray:
@@ -120,6 +131,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         drop_last: with several processes, leave out the last batches where they cannot give one to each process,
             instead of repeating the first ones. One process always sees every pair.
         count: a pair costs the longer of its two sides ("longer"), or both together ("both").
+        packed: for batches without padding (`vanilla_transformer.data.packing`): the budget holds for the sum of the
+            costs, and pairs of all lengths are mixed.
 
     Raises:
         ValueError: there is no pair, an option is out of range, or one pair alone exceeds the budget.
@@ -139,6 +152,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         pool_size: int = 1024,
         drop_last: bool = False,
         count: str = "longer",
+        packed: bool = False,
     ) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
         if self.lengths.ndim != 2 or self.lengths.shape[1] != 2:
@@ -158,7 +172,17 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         largest = int(self._costs.argmax())
         name = f"{'Pair' if self.lengths[:, 1].any() else 'Row'} {largest}"
         check_budget(name, self.lengths[largest], int(self._costs[largest]), max_tokens)
-        self._bounds = cut_by_budget(np.sort(self._costs)[::-1], max_tokens, max_sentences)
+        self.packed = packed
+        falling = np.sort(self._costs)[::-1]
+        if packed:
+            # which cost stands where is the same in every epoch, and so are the number of batches and their bounds; which
+            # pair of this cost it is, is drawn anew
+            self._places = (
+                np.random.default_rng(seed).permutation(len(falling)) if shuffle else np.arange(len(falling))
+            )
+            self._bounds = cut_by_sum(falling[self._places], max_tokens, max_sentences)
+        else:
+            self._bounds = cut_by_budget(falling, max_tokens, max_sentences)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose batches the next iteration yields."""
@@ -176,6 +200,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
     def padding_share(self) -> float:
         """Share of the positions in this epoch's batches, sources and targets together, that hold padding: 0 to 1."""
+        if self.packed:
+            return 0.0
         padded = sum(
             len(batch) * int(self.lengths[batch].max(axis=0).sum()) for batch in self._batches(self._generator())
         )
@@ -185,6 +211,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         return np.random.default_rng([self.seed, self.epoch])
 
     def _batches(self, generator: np.random.Generator) -> list[np.ndarray]:
-        """The epoch's batches, longest pairs first."""
+        """The epoch's batches; longest pairs first, where they are not packed."""
         order = order_by_cost(self.lengths, self._costs, generator if self.shuffle else None, self.pool_size)
+        if self.packed:
+            order = order[self._places]
         return np.split(order, self._bounds[1:-1])

@@ -37,6 +37,7 @@ PAPER = RecipePreset(
         "attention_dropout": 0.0,
         "activation_dropout": 0.0,
         "label_smoothing": 0.1,
+        "label_smoothing_form": "uniform",
         "init_scheme": "paper",
     },
     training={
@@ -62,6 +63,7 @@ TENSOR2TENSOR = RecipePreset(
         "norm_position": "pre",  # layer_preprocess_sequence "n", layer_postprocess_sequence "da"
         "attention_dropout": 0.1,
         "activation_dropout": 0.1,  # relu_dropout
+        "label_smoothing_form": "others",
     },
     training={
         **PAPER.training,
@@ -84,6 +86,7 @@ FAIRSEQ = RecipePreset(
         "attention_dropout": 0.0,
         "activation_dropout": 0.0,
         "label_smoothing": 0.1,
+        "label_smoothing_form": "others",
         "init_scheme": "fairseq",
     },
     training={

@@ -112,12 +112,15 @@ class BatchSection:
         max_tokens: sentences times the longest source or target of a batch stay within it (fairseq's `--max-tokens`).
             With several processes each has a batch of its own in every step.
         max_sentences: and the number of pairs, or texts or blocks, within this.
+        packing: several pairs or texts in one row, without padding; the budget holds for the sum of their tokens, and
+            lengths are mixed.
         count: "longer": a pair counts as its longer side, or "both": as source and target together.
     """
 
     max_tokens: int = 4096
     max_sentences: int | None = None
     count: str = "longer"
+    packing: bool = False
 
 
 @dataclass
@@ -217,6 +220,7 @@ _FREE_AT_START = {
     "attention_dropout",
     "activation_dropout",
     "label_smoothing",
+    "label_smoothing_form",
     "init_scheme",
     "initializer_range",
     "tie_word_embeddings",
@@ -452,6 +456,10 @@ class Recipe:
                 raise RecipeError(f"{name}={value} must be at least 1.")
         if self.max_minutes is not None and self.max_minutes <= 0:
             raise RecipeError(f"max_minutes={self.max_minutes} must be above 0.")
+        if self.batches.packing and not task.packs:
+            raise RecipeError(
+                f"batches.packing means nothing for task {self.task}, whose label belongs to a row; leave it out."
+            )
         if self.batches.count not in COUNTS:
             raise RecipeError(f"batches.count={self.batches.count!r} must be {' or '.join(map(repr, COUNTS))}.")
         if self.stop_on.loss_over_median is not None and self.stop_on.loss_over_median <= 1:

@@ -106,6 +106,7 @@ def run_recipe(
         max_sentences=recipe.batches.max_sentences,
         seed=recipe.seed,
         count=recipe.batches.count,
+        packed=recipe.batches.packing,
     )
     say(
         f"{len(sampler)} batches an epoch of at most {recipe.batches.max_tokens} tokens"
@@ -131,6 +132,7 @@ def run_recipe(
         train_dataset=task.train_data(train.rows),
         eval_dataset=task.evaluation_data(validation.rows, recipe.evaluation.sentences),
         data_collator=task.collator(model),
+        train_collator=task.packer(model) if recipe.batches.packing else None,
         batch_sampler=sampler,
         processing_class=task.tokenizer,
         divergence=DivergenceRule(**dataclasses.asdict(recipe.stop_on)),

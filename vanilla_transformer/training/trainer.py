@@ -49,7 +49,8 @@ class TokenTrainer(TokenBudgetMixin):
     """Trains on batches of a `TokenBudgetBatchSampler` or a `TokenBudgetStream` instead of a fixed number of rows.
 
     - `lr_scheduler_type="inverse_sqrt"` is the paper's schedule, whose first update has step number 1.
-    - The loss of evaluations is without label smoothing, so that its exponential is a perplexity.
+    - The loss of evaluations is without label smoothing and a mean over all tokens, so that its exponential is a
+      perplexity.
     - Logs have `minutes` of training over all sittings, `tokens_per_second` (source and target, no padding,
       evaluations and checkpoints left out) and `padding_share`, that of the positions of both sides which held padding,
       0 to 1; both of all processes together, since the log before.
@@ -244,13 +245,30 @@ class TokenTrainer(TokenBudgetMixin):
             return contextlib.nullcontext({})
         return self.moving_average.applied()
 
-    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+    def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         config = self.model.config
         smoothing, config.label_smoothing = config.label_smoothing, 0.0
         try:
-            return super().prediction_step(*args, **kwargs)
+            loss, *others = super().prediction_step(model, inputs, *args, **kwargs)
         finally:
             config.label_smoothing = smoothing
+        labels = inputs.get("labels")
+        if loss is not None and labels is not None and labels.dim() == 2:
+            count = (labels != -100).sum()
+            self._evaluated += torch.stack([loss.double() * count, count.double()]).cpu()
+        return loss, *others
+
+    def evaluation_loop(
+        self, dataloader: Any, description: str, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+    ) -> Any:
+        self._evaluated = torch.zeros(2, dtype=torch.float64)
+        output = super().evaluation_loop(dataloader, description, *args, metric_key_prefix=metric_key_prefix, **kwargs)
+        # transformers' loss is a mean over rows of means over tokens, which depends on how rows are put together
+        loss, count = self.accelerator.reduce(self._evaluated.to(self.args.device, torch.float32)).tolist()
+        name = f"{metric_key_prefix}_loss"
+        if self.model.config.is_encoder_decoder and count and name in (output.metrics or {}):
+            output.metrics[name] = loss / count
+        return output
 
     def compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         if model.training and self._loss_without_logits:

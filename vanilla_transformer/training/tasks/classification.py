@@ -116,6 +116,7 @@ class SequenceClassification(Classification):
     """One label for each text."""
 
     name = "sequence-classification"
+    packs = False  # the label belongs to a row
     head = VanillaTransformerForSequenceClassification
     training_defaults = {**Classification.training_defaults, "metric_for_best_model": "accuracy"}
     scores = ("accuracy", "macro_f1", "loss")

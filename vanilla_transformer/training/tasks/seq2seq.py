@@ -14,6 +14,7 @@ from transformers import (
     Trainer,
 )
 
+from vanilla_transformer.data.packing import PackPairs
 from vanilla_transformer.data.preparation import iterate_texts, pair_lengths, tokenize_pairs
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.sources import ParallelData, load_parallel
@@ -153,6 +154,9 @@ class Seq2Seq(Task):
 
     def collator(self, model: Any) -> DataCollatorForSeq2Seq:
         return DataCollatorForSeq2Seq(self.tokenizer, model=model)
+
+    def packer(self, model: Any) -> PackPairs:
+        return PackPairs(model.config.start_token_id)
 
     def trainer_options(self, validation: Part) -> dict[str, Any]:
         evaluation = self.recipe.evaluation

@@ -18,6 +18,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from vanilla_transformer.data.packing import PackRows
 from vanilla_transformer.data.preparation import iterate_texts
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData
@@ -94,6 +95,7 @@ class Task(ABC):
         curves: scores of an evaluation to be drawn: their keys, labels and scales.
         noun: what the examples are called, in the plural.
         scores: of an evaluation, by which the best checkpoint can be chosen; "loss" is better when lower.
+        packs: whether several rows can stand in one, in training.
         pipeline_tag: of the Hub.
         score_columns: of the card's table.
     """
@@ -108,6 +110,7 @@ class Task(ABC):
     generation_defaults: ClassVar[dict[str, Any]] = {}
     label_names: ClassVar[tuple[str, ...]] = ("labels",)
     generates: ClassVar[bool] = False
+    packs: ClassVar[bool] = True
     data_fields: ClassVar[frozenset[str]] = frozenset()
     tokenizer_fields: ClassVar[frozenset[str]] = frozenset()
     tokenizer_kind: ClassVar[str] = "bpe"
@@ -235,6 +238,10 @@ class Task(ABC):
     @abstractmethod
     def collator(self, model: VanillaTransformerPreTrainedModel) -> Callable[[list[dict[str, Any]]], dict[str, Any]]:
         """Rows to a batch."""
+
+    def packer(self, model: VanillaTransformerPreTrainedModel) -> Callable[[list[dict[str, Any]]], dict[str, Any]]:
+        """Rows to a packed batch, for tasks that have one."""
+        return PackRows()
 
     @abstractmethod
     def trainer_options(self, validation: Part) -> dict[str, Any]:
