@@ -15,7 +15,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -400,6 +401,23 @@ class Unpadded:
         return empty.index_copy(0, self.index, states.squeeze(0)).unflatten(0, self.shape)
 
 
+class Run(NamedTuple):
+    """Neighbours in a long row that are attended to as one dense batch.
+
+    Attributes:
+        count: of sequences.
+        queries, keys: length of each, in tokens.
+        key_index: (count * keys,), where the keys stand in the long row; `None` where they stand in order.
+        mask: (count, 1, 1, keys), added to the scores of shorter ones.
+    """
+
+    count: int
+    queries: int
+    keys: int
+    key_index: torch.Tensor | None = None
+    mask: torch.Tensor | None = None
+
+
 @dataclass
 class Segments:
     """Which keys the queries of a long row attend to: those of the i-th sequence to those of the i-th sequence.
@@ -412,15 +430,24 @@ class Segments:
     keys: list[int]
 
     @cached_property
-    def runs(self) -> list[tuple[int, int, int]]:
-        """Neighbours of equal lengths, as (how many, queries, keys): each run is one dense batch."""
-        found: list[tuple[int, int, int]] = []
-        for queries, keys in zip(self.queries, self.keys, strict=True):
-            if found and found[-1][1:] == (queries, keys):
-                found[-1] = (found[-1][0] + 1, queries, keys)
-            else:
-                found.append((1, queries, keys))
-        return found
+    def runs(self) -> list[Run]:
+        """Neighbours of equal lengths. Where hardly any are equal in both, those whose queries are."""
+        pairs = list(zip(self.queries, self.keys, strict=True))
+        equal = [(len(list(group)), *pair) for pair, group in groupby(pairs)]
+        if len(equal) <= 2 * len(list(groupby(self.queries))):
+            return [Run(*run) for run in equal]
+        # a call for each costs more than some masked keys
+        runs, start = [], 0
+        for queries, group in groupby(pairs, key=lambda pair: pair[0]):
+            lengths = torch.tensor([keys for _, keys in group])  # (n,)
+            places = torch.arange(int(lengths.max()))
+            first = start + lengths.cumsum(0) - lengths
+            index = torch.minimum(first.unsqueeze(1) + places, (first + lengths - 1).unsqueeze(1)).flatten()
+            beyond = places >= lengths.unsqueeze(1)
+            mask = torch.zeros(beyond.shape).masked_fill(beyond, -torch.inf)[:, None, None]  # (n, 1, 1, keys)
+            runs.append(Run(len(lengths), queries, len(places), index, mask))
+            start += int(lengths.sum())
+        return runs
 
     def for_flash_attention(self, device: torch.device) -> dict[str, Any]:
         """The arguments by which transformers runs the variable-length kernels of flash attention."""
@@ -492,23 +519,23 @@ def segmented_attention(
     """
     key = key.repeat_interleave(module.num_key_value_groups, dim=1)
     value = value.repeat_interleave(module.num_key_value_groups, dim=1)
-    query_sizes = [count * queries for count, queries, _ in segments.runs]
-    key_sizes = [count * keys for count, _, keys in segments.runs]
+    query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # (N or M, H, d)
+    if segments.runs[0].key_index is not None:
+        index = torch.cat([run.key_index for run in segments.runs])
+        key, value = key.index_select(0, index), value.index_select(0, index)
+    query_sizes = [run.count * run.queries for run in segments.runs]
+    key_sizes = [run.count * run.keys for run in segments.runs]
     outputs = []
     # split, and not slices, each of which would fill a gradient of the whole row with zeros
-    for (count, queries, keys), *run in zip(
-        segments.runs,
-        query.squeeze(0).transpose(0, 1).split(query_sizes),
-        key.squeeze(0).transpose(0, 1).split(key_sizes),
-        value.squeeze(0).transpose(0, 1).split(key_sizes),
-        strict=True,
+    for run, *states in zip(
+        segments.runs, query.split(query_sizes), key.split(key_sizes), value.split(key_sizes), strict=True
     ):
-        mask = None
+        mask = None if run.mask is None else run.mask.to(query.dtype)
         if module.sliding_window is not None:
-            distance = torch.arange(queries).unsqueeze(-1) - torch.arange(keys)
+            distance = torch.arange(run.queries).unsqueeze(-1) - torch.arange(run.keys)
             mask = distance.abs() < module.sliding_window
             mask = mask & (distance >= 0) if module.is_causal else mask
-        run_query, run_key, run_value = (states.unflatten(0, (count, -1)).transpose(1, 2) for states in run)
+        run_query, run_key, run_value = (part.unflatten(0, (run.count, -1)).transpose(1, 2) for part in states)
         output = nn.functional.scaled_dot_product_attention(  # (count, H, length, d)
             run_query,
             run_key,
@@ -1320,9 +1347,9 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, 
             use_cache = False  # a loss needs all positions at once
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-                if skip_logits and self.training and decoder_attention_mask is None and decoder_position_ids is None:
-                    # nothing looks back at what stands behind the last label of a row, so it can be left out
-                    decoder_attention_mask = (labels != IGNORED).flip(-1).cumsum(-1).flip(-1) > 0
+            if skip_logits and self.training and decoder_attention_mask is None and decoder_position_ids is None:
+                # nothing looks back at what stands behind the last label of a row, so it can be left out
+                decoder_attention_mask = (labels != IGNORED).flip(-1).cumsum(-1).flip(-1) > 0
         outputs = self.model(
             input_ids,
             attention_mask,

@@ -1,0 +1,93 @@
+#!/usr/bin/env python
+"""Padding and speed of batches on a recipe's own data: `python scripts/benchmark_batches.py RECIPE.yaml [name=value ...]`.
+
+One training step after another on random batches of a fixed number of pairs, on batches of like lengths and on packed
+batches of the same token budget; with layers that compute padding and mask it, as most models do, and with this package's,
+which leave it out. All in turn, on one thread, by the processor's clock, so that other work on the machine matters little.
+"""
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from vanilla_transformer.data import TokenBudgetBatchSampler
+from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerStack
+from vanilla_transformer.training.allocator import keep_freed_memory
+from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.training.tasks import Part
+
+
+def main(recipe: Recipe, count: int, rounds: int) -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(recipe.seed)
+    keep_freed_memory()
+    task = recipe.new_task()
+    part = Part("data.train", *task.load(recipe.specification("data.train")))
+    task.prepare({part.name: part}, None)
+    part.rows = task.encode(part)
+    lengths, rows = task.lengths(part.rows), task.train_data(part.rows)
+    model = task.model(lambda line: None).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    budget = {"max_tokens": recipe.batches.max_tokens, "seed": recipe.seed}
+
+    bucketed = list(TokenBudgetBatchSampler(lengths, **budget))
+    packed = list(TokenBudgetBatchSampler(lengths, **budget, packed=True))
+    order = np.random.default_rng(recipe.seed).permutation(len(lengths))
+    random = [batch.tolist() for batch in np.array_split(order, len(bucketed))]
+    pad, pack = task.collator(model), task.packer(model)
+    ways: dict[tuple[str, str], tuple[list[list[int]], Any, bool]] = {
+        ("fixed number, random", "computed and masked"): (random, pad, True),
+        ("fixed number, random", "left out"): (random, pad, False),
+        ("like lengths", "computed and masked"): (bucketed, pad, True),
+        ("like lengths", "left out"): (bucketed, pad, False),
+        ("packed", "none there"): (packed, pack, False),
+    }
+    prepared = {
+        way: [(dict(collate([rows[i] for i in batch])), int(lengths[batch].sum())) for batch in batches[:count]]
+        for way, (batches, collate, _) in ways.items()
+    }
+    speeds: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
+    knows_segments = VanillaTransformerStack.knows_segments
+    for round_number in range(rounds + 1):
+        for way, (_, _, masked) in ways.items():
+            if masked:
+                VanillaTransformerStack.knows_segments = lambda *args: False  # type: ignore[method-assign]
+            started = time.process_time()
+            for batch, _ in prepared[way]:
+                model(**batch, skip_logits=True).loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            seconds = time.process_time() - started
+            VanillaTransformerStack.knows_segments = knows_segments  # type: ignore[method-assign]
+            if round_number:  # the first warms up
+                speeds[way].append(sum(tokens for _, tokens in prepared[way]) / seconds)
+
+    table = Table("batches", "padding in layers", "batches an epoch", "padding", "tokens/s", "ratio")
+    first = speeds[next(iter(ways))]
+    for way, (batches, collate, _) in ways.items():
+        padded = sum(len(batch) * int(lengths[batch].max(axis=0).sum()) for batch in batches)
+        share = 0.0 if collate is pack else 1 - lengths.sum() / padded
+        ratio = statistics.median(own / reference for own, reference in zip(speeds[way], first, strict=True))
+        speed = f"{statistics.median(speeds[way]):,.0f}"
+        table.add_row(*way, str(len(batches)), f"{100 * share:.1f} %", speed, f"{ratio:.2f}")
+    console = Console(width=110)
+    console.print(
+        f"{model.num_parameters():,} parameters; {count} batches of about {budget['max_tokens']} tokens a side, {rounds} rounds"
+    )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("recipe")
+    parser.add_argument("overrides", nargs="*", metavar="name=value")
+    parser.add_argument("--batches", type=int, default=6, help="of each kind, in each round")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_intermixed_args()
+    main(Recipe.load(given.recipe, given.overrides), given.batches, given.rounds)
