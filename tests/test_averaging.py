@@ -17,11 +17,8 @@ import vanilla_transformer as vt
 from runs import recipe_values
 from tiny import tiny_model
 from vanilla_transformer.cli import main
-from vanilla_transformer.training.averaging import (
-    average_weights,
-    best_checkpoints,
-    find_checkpoints,
-)
+from vanilla_transformer.training.averaging import average_weights
+from vanilla_transformer.training.checkpoints import best_checkpoints, find_checkpoints
 from vanilla_transformer.training.metrics import GenerationMetrics
 from vanilla_transformer.training.moving_average import MovingAverage
 from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields

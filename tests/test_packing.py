@@ -12,7 +12,7 @@ from test_tasks import recipe as recipe_of_task
 from tiny import tiny_model
 from vanilla_transformer.data import TokenBudgetBatchSampler
 from vanilla_transformer.data.packing import PackPairs, PackRows
-from vanilla_transformer.training.averaging import find_checkpoints
+from vanilla_transformer.training.checkpoints import find_checkpoints
 from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.run import run_recipe
 from vanilla_transformer.training.tasks import TASKS

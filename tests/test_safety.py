@@ -4,6 +4,7 @@ import inspect
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,11 +22,11 @@ from test_tasks import recipe as recipe_of_task
 from test_training import equal_weights, history, run, weights
 from vanilla_transformer.cli import main
 from vanilla_transformer.training import DivergedError
-from vanilla_transformer.training.averaging import find_checkpoints
+from vanilla_transformer.training.checkpoints import delete_old_checkpoints, find_checkpoints
 from vanilla_transformer.training.divergence import LEAST, ROWS, SKIPPED, DivergenceRule, Update
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run import RunInterrupted
-from vanilla_transformer.training.saving import PARTIAL, delete_old_checkpoints, whole_files
+from vanilla_transformer.training.saving import PARTIAL, whole_files
 from vanilla_transformer.training.tasks import Part
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TokenTrainer
 
@@ -190,22 +191,38 @@ def test_a_run_whose_time_was_up_is_resumed_without_another_update(tmp_path):
     assert equal_weights(weights(second.folder), weights(second.folder / "checkpoint-1"))
 
 
-@pytest.mark.parametrize(
-    ("method", "why"),
-    [
-        ("_get_grad_norm", "the last thing before each optimizer step, and what has its gradient norm"),
-        ("_run_epoch", "it makes an update without asking whether there are any to make"),
-        ("_save_checkpoint", "to write beside, look at the weights first, and say what went wrong"),
-        ("_get_output_dir", "where _save_checkpoint writes"),
-    ],
-)
-def test_what_is_overridden_of_transformers_is_there(method, why):
-    """These are no public interface; without any of them a run would be less safe, and nothing else would say so."""
-    original, overridden = getattr(Trainer, method), getattr(TokenTrainer, method)
-    assert original is not overridden
-    caller = {"_get_grad_norm": "_run_epoch", "_run_epoch": "_inner_training_loop"}.get(method, "_save_checkpoint")
-    caller = "_maybe_log_save_evaluate" if method == "_save_checkpoint" else caller
-    assert f"self.{method}(" in inspect.getsource(getattr(Trainer, caller)), why
+OVERRIDDEN = {
+    "_get_grad_norm": ("_run_epoch", "the last thing before each optimizer step, and what has its gradient norm"),
+    "_run_epoch": ("_inner_training_loop", "it makes an update without asking whether there are any to make"),
+    "_prepare_for_training": ("_inner_training_loop", "where FSDP2 groups modules, and a tied matrix must be in one"),
+    "_save_checkpoint": ("_maybe_log_save_evaluate", "to write beside, look at the weights first, and say what fails"),
+    "_get_output_dir": ("_save_checkpoint", "where it writes"),
+    "_save": ("save_model", "what else belongs to a checkpoint, which weights, and a tied matrix once"),
+    "_load_from_checkpoint": ("train", "to go on from trained weights where the model is an average"),
+    "_issue_warnings_after_load": ("_load_best_model", "it takes tied weights for missing ones"),
+}
+"""Methods of `Trainer` that are not public: where it calls them, and why they are overridden."""
+
+USED = {
+    "_tr_loss": ("_run_epoch", "the loss that is not logged yet, which a checkpoint takes along"),
+    "_globalstep_last_logged": ("_maybe_log_save_evaluate", "and of how many updates it is"),
+    "_created_lr_scheduler": (
+        "_prepare_for_training",
+        "a schedule that is ours is made anew like those of transformers",
+    ),
+}
+"""Attributes of it that are not public."""
+
+
+@pytest.mark.parametrize(("name", "caller", "why"), [(n, *rest) for n, rest in {**OVERRIDDEN, **USED}.items()])
+def test_what_is_not_public_of_transformers_is_there(name, caller, why):
+    """Without any of them a run would be less safe or not the same, and nothing else would say so."""
+    assert f"self.{name}" in inspect.getsource(getattr(Trainer, caller)), why
+
+
+def test_nothing_else_of_transformers_that_is_not_public_is_overridden():
+    own = {name for cls in Seq2SeqTokenTrainer.__mro__ if cls.__module__.startswith("vanilla_") for name in vars(cls)}
+    assert {name for name in own if hasattr(Trainer, name) and re.match("_[a-z]", name)} == OVERRIDDEN.keys()
 
 
 # A full disk ---------------------------------------------------------------------------------------------------------
@@ -310,7 +327,7 @@ def test_the_last_checkpoints_and_the_best_are_kept(tmp_path, keep, best, left):
 def first_trouble(rule, losses, norms=None):
     """(number of losses read, number of the update it began with, words), or None."""
     for number, loss in enumerate(losses, start=1):
-        found = rule.trouble(Update(number), loss, 1.0 if norms is None else norms[number - 1])
+        found = rule.check(Update(number), loss, 1.0 if norms is None else norms[number - 1])
         if found:
             return number, found[0].number, found[1]
     return None
@@ -403,7 +420,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_the_lines(tmp_path, mo
     values = with_a_bad_line(tmp_path)
     values["training"] |= {"dataloader_num_workers": workers, "save_steps": 1, "eval_steps": 1, "logging_steps": 5}
     if not at_once:
-        monkeypatch.setattr(TokenTrainer, "_looks_at_once", False)
+        monkeypatch.setattr(TokenTrainer, "_checks_each_update", False)
         values["training"] |= {"save_steps": 4, "eval_steps": 4}
     made = spoil(monkeypatch, lambda loss: loss * math.nan, update=6)
     with pytest.raises(DivergedError) as caught:

@@ -23,7 +23,8 @@ from runs import recipe_values, reversed_words, word_tokenizer
 from tiny import tiny_model
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.training import run as run_module
-from vanilla_transformer.training.averaging import average_checkpoints, average_weights, find_checkpoints
+from vanilla_transformer.training.averaging import average_checkpoints, average_weights
+from vanilla_transformer.training.checkpoints import find_checkpoints
 from vanilla_transformer.training.metrics import GenerationMetrics, decode_ids, score_texts
 from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
 from vanilla_transformer.training.run import run_recipe

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 from runs import recipe_values
 from test_averaging import every_update, scripted
 from vanilla_transformer.training import run as run_module
-from vanilla_transformer.training.averaging import find_checkpoints
+from vanilla_transformer.training.checkpoints import find_checkpoints
 from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
 from vanilla_transformer.training.run import run_recipe
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TokenTrainer

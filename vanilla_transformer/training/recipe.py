@@ -29,6 +29,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.batching import COUNTS
 from vanilla_transformer.training import RecipeError
+from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER
 from vanilla_transformer.training.presets import PRESETS, RecipePreset
 from vanilla_transformer.training.schedules import noam_factor
 from vanilla_transformer.training.tasks import TASKS, Task
@@ -304,7 +305,7 @@ class Recipe:
         trained_as = PRESETS[self.preset] if self.preset else RecipePreset("")
         # here and not where they are used, so that the recipe in a run's folder says all that the run depends on
         self.training = {**task.training_defaults, **trained_as.training, **self.training}
-        self.training.setdefault("greater_is_better", self._best_score not in ("loss", "perplexity"))
+        self.training.setdefault("greater_is_better", self._best_score not in LOWER_IS_BETTER)
         self.tokenizer.kind = self.tokenizer.kind or task.tokenizer_kind
         preset = {} if self.start_from else {"preset": "transformer-base"}
         architecture = {} if self.start_from else {"architecture": task.architecture}

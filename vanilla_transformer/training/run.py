@@ -22,22 +22,28 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
-from vanilla_transformer.training.averaging import average_weights, best_checkpoints, find_checkpoints, protected
+from vanilla_transformer.training.averaging import average_weights
+from vanilla_transformer.training.callbacks import EarlyStop, TimeLimit, TokenProgress
+from vanilla_transformer.training.checkpoints import (
+    STATE,
+    best_checkpoints,
+    checkpoints_to_keep,
+    delete_old_checkpoints,
+    find_checkpoints,
+)
 from vanilla_transformer.training.divergence import DivergenceRule
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.recipe import Recipe
-from vanilla_transformer.training.saving import PARTIAL, delete_old_checkpoints, errors_of_writing, whole_files
+from vanilla_transformer.training.saving import PARTIAL, errors_of_writing, whole_files
 from vanilla_transformer.training.schedules import noam_factor, noam_peak
 from vanilla_transformer.training.sharding import check_plugin, gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
-from vanilla_transformer.training.trainer import EarlyStop, TimeLimit, TokenProgress
 
 __all__ = ["RunResult", "run_recipe"]
 
@@ -232,8 +238,8 @@ def _clear_folder(folder: Path, recipe: Recipe, arguments: TrainingArguments, *,
     (folder / DIVERGED).unlink(missing_ok=True)
     if checkpoints:
         # a run may have ended before it came to this, and the average must not be of checkpoints that should be gone
-        state = TrainerState.load_from_json(str(checkpoints[-1] / TRAINER_STATE_NAME))
-        kept = protected(
+        state = TrainerState.load_from_json(str(checkpoints[-1] / STATE))
+        kept = checkpoints_to_keep(
             folder, state, recipe.averaging.best, arguments.metric_for_best_model, arguments.greater_is_better
         )
         delete_old_checkpoints(folder, arguments.save_total_limit, kept)
@@ -426,7 +432,7 @@ def _finish(
         whole_files(folder) as partial,
     ):
         trainer.model.save_pretrained(partial)
-        trainer.state.save_to_json(str(partial / TRAINER_STATE_NAME))
+        trainer.state.save_to_json(str(partial / STATE))
         _write_json(partial / METRICS, metrics)
         if not plot_curves(trainer.state.log_history, partial / CURVES, folder.name, task.curves):
             say(
