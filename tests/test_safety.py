@@ -27,7 +27,6 @@ from vanilla_transformer.training.divergence import LEAST, ROWS, SKIPPED, Diverg
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run import RunInterrupted
 from vanilla_transformer.training.saving import PARTIAL, whole_files
-from vanilla_transformer.training.tasks import Part
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TokenTrainer
 
 # Killed and resumed --------------------------------------------------------------------------------------------------
@@ -537,10 +536,8 @@ def test_the_texts_of_a_row_are_named_by_their_lines(tmp_path, task, block_size)
     path.write_text("\n".join(lines))
     recipe = Recipe.from_dict(values)
     work = recipe.new_task()
-    parts = {name: Part(name, *work.load(recipe.specification(name))) for name in recipe.data_parts()}
-    work.prepare(parts, None)
-    part = parts["data.train"]
-    part.rows = rows = work.encode(part)
+    part = work.read(recipe.data_parts())["data.train"]
+    rows = part.rows
     if block_size:
         rows.set_epoch(3)
 

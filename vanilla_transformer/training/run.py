@@ -24,7 +24,6 @@ from transformers import (
 )
 from transformers.trainer_callback import ProgressCallback
 
-from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.averaging import average_weights
@@ -41,11 +40,11 @@ from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.saving import PARTIAL, errors_of_writing, whole_files
-from vanilla_transformer.training.schedules import noam_factor, noam_peak
+from vanilla_transformer.training.schedules import peak_learning_rate
 from vanilla_transformer.training.sharding import check_plugin, gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
 
-__all__ = ["RunResult", "run_recipe"]
+__all__ = ["RunResult", "run_recipe", "training_arguments"]
 
 METRICS, RECIPE, CURVES = "metrics.json", "recipe.yaml", "curves.png"
 DIVERGED = "diverged.json"
@@ -81,7 +80,7 @@ def run_recipe(
     if _accelerator() is None:
         keep_freed_memory()
     folder = Path(recipe.output_dir)
-    arguments = _training_arguments(recipe)
+    arguments = training_arguments(recipe)
     first_process = arguments.process_index == 0
     if first_process:
         _check_folder(folder, resume=resume, overwrite=overwrite)
@@ -94,26 +93,9 @@ def run_recipe(
     set_seed(recipe.seed)
 
     task = recipe.new_task()
-    parts = {name: Part(name, *task.load(recipe.specification(name))) for name in recipe.data_parts()}
-    task.prepare(parts, folder if checkpoint else None)
-    for part in parts.values():
-        try:
-            part.rows = task.encode(part)
-        except RecipeError:
-            raise
-        except ValueError as error:
-            raise ValueError(f"{part.name}: {error}") from error
-        say(str(part.report))
+    parts = task.read(recipe.data_parts(), folder if checkpoint else None, say)
     train, validation = parts["data.train"], parts["data.validation"]
-
-    sampler = TokenBudgetBatchSampler(
-        task.lengths(train.rows),
-        recipe.batches.max_tokens,
-        max_sentences=recipe.batches.max_sentences,
-        seed=recipe.seed,
-        count=recipe.batches.count,
-        packed=recipe.batches.packing,
-    )
+    sampler = task.batch_sampler(train)
     say(
         f"{len(sampler)} batches an epoch of at most {recipe.batches.max_tokens} tokens"
         f"{' a side' if recipe.batches.count == 'longer' else ''}, "
@@ -138,7 +120,7 @@ def run_recipe(
         train_dataset=task.train_data(train.rows),
         eval_dataset=task.evaluation_data(validation.rows, recipe.evaluation.sentences),
         data_collator=task.collator(model),
-        train_collator=task.packer(model) if recipe.batches.packing else None,
+        train_collator=task.train_collator(model),
         batch_sampler=sampler,
         processing_class=task.tokenizer,
         divergence=DivergenceRule(**dataclasses.asdict(recipe.stop_on)),
@@ -249,7 +231,15 @@ def _say_nothing(line: str) -> None:
     """What all processes but the first say."""
 
 
-def _training_arguments(recipe: Recipe) -> TrainingArguments:
+def training_arguments(recipe: Recipe, **overrides: Any) -> TrainingArguments:
+    """The recipe's training section for transformers, with what this machine and all runs of the package need.
+
+    Args:
+        overrides: fields in the place of the recipe's.
+
+    Raises:
+        RecipeError: for a value that transformers refuses, and for what this machine cannot do.
+    """
     # use_cpu: without it transformers 5.24 lets several processes on CPUs each train a model of its own
     # logging_nan_inf_filter: it hides a loss that is no number behind the mean of those before it, and reads every loss
     # from the device for it; fp16 needs it for the updates that its gradient scaler skips
@@ -260,10 +250,10 @@ def _training_arguments(recipe: Recipe) -> TrainingArguments:
         "logging_nan_inf_filter": bool(recipe.training.get("fp16")),
     }
     task = TASKS[recipe.task]
-    fields = {**machine, "label_names": list(task.label_names), **recipe.training}
+    fields = {**machine, "label_names": list(task.label_names), **recipe.training, **overrides}
     fields.setdefault("save_total_limit", max(recipe.averaging.last or 0, recipe.averaging.best, 1) + 1)
-    if (factor := noam_factor(fields["learning_rate"])) is not None:
-        fields["learning_rate"] = noam_peak(recipe.config().hidden_size, int(fields["warmup_steps"]), factor)
+    width, warmup = recipe.config().hidden_size, fields["warmup_steps"]
+    fields["learning_rate"] = peak_learning_rate(fields["learning_rate"], width, warmup)
     for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):  # what transformers 5.24 warns of
         if name in fields:
             fields.setdefault(name.replace("gradient", "activation"), fields.pop(name))
