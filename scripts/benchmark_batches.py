@@ -50,18 +50,18 @@ def main(recipe: Recipe, count: int, rounds: int) -> None:
         for way, (batches, collate, _) in ways.items()
     }
     speeds: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
-    knows_segments = VanillaTransformerStack.knows_segments
+    supports_segments = VanillaTransformerStack.supports_segments
     for round_number in range(rounds + 1):
         for way, (_, _, masked) in ways.items():
             if masked:
-                VanillaTransformerStack.knows_segments = lambda *args: False  # type: ignore[method-assign]
+                VanillaTransformerStack.supports_segments = lambda *args: False  # type: ignore[method-assign]
             started = time.process_time()
             for batch, _ in prepared[way]:
                 model(**batch, skip_logits=True).loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
             seconds = time.process_time() - started
-            VanillaTransformerStack.knows_segments = knows_segments  # type: ignore[method-assign]
+            VanillaTransformerStack.supports_segments = supports_segments  # type: ignore[method-assign]
             if round_number:  # the first warms up
                 speeds[way].append(sum(tokens for _, tokens in prepared[way]) / seconds)
 
