@@ -74,7 +74,7 @@ def test_the_best_are_told_by_their_scores_and_of_equal_ones_the_earlier(tmp_pat
 
 
 def scripted(monkeypatch, scores, name="bleu"):
-    """Evaluations give these scores, one after the other, also over several sittings."""
+    """Evaluations give these scores, one after the other, also where a run is resumed."""
     left = iter(scores)
     monkeypatch.setattr(
         GenerationMetrics, "__call__", lambda self, prediction: {"bleu": 0.0, "chrf": 0.0, name: next(left)}

@@ -15,8 +15,8 @@ import torch
 import yaml
 from transformers import Trainer
 
+from run_processes import ROOT, RunProcesses
 from runs import recipe_values, reversed_words, write_pairs
-from sittings import ROOT, Sittings
 from test_tasks import BLOCKS
 from test_tasks import recipe as recipe_of_task
 from test_training import equal_weights, history, run, weights
@@ -33,8 +33,8 @@ from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TokenTrain
 
 
 @pytest.fixture(scope="module")
-def sittings(tmp_path_factory):
-    program = Sittings(tmp_path_factory.mktemp("sittings"))
+def processes(tmp_path_factory):
+    program = RunProcesses(tmp_path_factory.mktemp("processes"))
     yield program
     program.close()
 
@@ -72,7 +72,7 @@ KILLS = [
     "final README.md half",
     "replace metrics.json",
 ]
-"""One after the other, each in the sitting that goes on after the one before."""
+"""One after the other, each in the process that goes on after the one before."""
 
 
 def with_workers(folder):
@@ -117,13 +117,13 @@ def assert_same_state(checkpoint, other):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_that_is_killed_again_and_again_ends_bit_identical(sittings, tmp_path, name):
+def test_a_run_that_is_killed_again_and_again_ends_bit_identical(processes, tmp_path, name):
     """The rows and the content of every batch, its loss and learning rate, all weights and what is logged."""
     build, kills = RUNS[name]
     values = build(tmp_path)
     unbroken = {**values, "output_dir": str(tmp_path / "unbroken")}
     unbroken["training"] = {**values["training"], "save_total_limit": 100}
-    reference = sittings.run(unbroken)
+    reference = processes.run(unbroken)
     assert reference["status"] == 0, reference["printed"]
     batches = batches_of(reference["trace"])
     assert list(batches) == list(range(1, values["training"]["max_steps"] + 1))
@@ -132,9 +132,9 @@ def test_a_run_that_is_killed_again_and_again_ends_bit_identical(sittings, tmp_p
     folder = Path(values["output_dir"])
 
     for kill in [*kills, None]:
-        sitting = sittings.run(values, resume=folder.exists() and any(folder.glob("recipe.yaml")), at=kill)
-        assert sitting["status"] == (0 if kill is None else -signal.SIGKILL), (kill, sitting["printed"])
-        for update, made in batches_of(sitting["trace"]).items():
+        ended = processes.run(values, resume=folder.exists() and any(folder.glob("recipe.yaml")), at=kill)
+        assert ended["status"] == (0 if kill is None else -signal.SIGKILL), (kill, ended["printed"])
+        for update, made in batches_of(ended["trace"]).items():
             assert made == batches[update][: len(made)], (kill, update)
         for checkpoint in find_checkpoints(folder):
             assert_same_state(checkpoint, whole / checkpoint.name)
@@ -232,20 +232,20 @@ def content(folder):
 
 
 @pytest.mark.slow
-def test_a_full_disk_leaves_everything_that_was_whole(sittings, tmp_path):
+def test_a_full_disk_leaves_everything_that_was_whole(processes, tmp_path):
     """The kernel refuses every file above 100 bytes from some file on; with room again the run ends as if nothing had been."""
     values = translation(tmp_path)
     unbroken = {**values, "output_dir": str(tmp_path / "unbroken")}
-    assert sittings.run(unbroken)["status"] == 0
+    assert processes.run(unbroken)["status"] == 0
     folder, whole = Path(values["output_dir"]), Path(unbroken["output_dir"])
 
-    failed = sittings.run(values, at="final recipe.yaml", do="full")
+    failed = processes.run(values, at="final recipe.yaml", do="full")
     assert failed["error"] == ["OSError", f"{folder} could not be written: File too large; make room and start again."]
     assert content(folder) == {}
 
-    def assert_sentence(sitting, what, remedy):
-        assert sitting["status"] == 1
-        kind, words = sitting["error"]
+    def assert_sentence(ended, what, remedy):
+        assert ended["status"] == 1
+        kind, words = ended["error"]
         assert kind == "OSError" and "\n" not in words
         assert words.startswith(f"{what} could not be written: ") and words.endswith(f"; {remedy}."), words
         assert "too large" in words.lower() or "not all of it could be written, as on a full disk" in words, words
@@ -262,10 +262,10 @@ def test_a_full_disk_leaves_everything_that_was_whole(sittings, tmp_path):
         (8, "optimizer.pt"),
     ):
         at = f"checkpoint-{update} {file}"
-        sitting = sittings.run(values, resume=(folder / "recipe.yaml").exists(), at=at, do="full")
+        ended = processes.run(values, resume=(folder / "recipe.yaml").exists(), at=at, do="full")
         last = f"checkpoint-{update - 2}"
         remedy = f"{last} is whole, so make room and go on with --resume" if update > 2 else "make room"
-        assert_sentence(sitting, folder / f"checkpoint-{update}", remedy)
+        assert_sentence(ended, folder / f"checkpoint-{update}", remedy)
         kept = find_checkpoints(folder)
         assert [path.name for path in kept] == [f"checkpoint-{n}" for n in range(2, update, 2)]
         assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == sorted(path.name for path in kept)
@@ -273,11 +273,11 @@ def test_a_full_disk_leaves_everything_that_was_whole(sittings, tmp_path):
     # with room again; then, where it is scored and saved once more, there is none for the model and what comes with it
     for at in (None, "model.safetensors", "trainer_state.json", "metrics.json", "curves.png", "README.md"):
         if at is None:
-            assert sittings.run(values, resume=True)["status"] == 0
+            assert processes.run(values, resume=True)["status"] == 0
             before = content(folder)
             continue
-        sitting = sittings.run(values, resume=True, at=f"final {at}", do="full")
-        assert_sentence(sitting, f"the model in {folder}", "make room and go on with --resume")
+        ended = processes.run(values, resume=True, at=f"final {at}", do="full")
+        assert_sentence(ended, f"the model in {folder}", "make room and go on with --resume")
         assert content(folder) == before, at
         assert not (folder / PARTIAL).exists()
     assert history(folder) == history(whole)

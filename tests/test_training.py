@@ -629,7 +629,7 @@ def test_the_files_were_read_as_what_they_are(separate):
 
 
 def history(folder):
-    """What was logged of the training itself: time and speed are left out, and the summaries of a sitting."""
+    """What was logged of the training itself: time and speed are left out, and the summary at the end."""
     names = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_bleu", "eval_chrf")
     state = json.loads((Path(folder) / "trainer_state.json").read_text())
     entries = [{name: entry[name] for name in names if name in entry} for entry in state["log_history"]]

@@ -16,7 +16,7 @@ __all__ = ["EarlyStop", "TimeLimit", "TokenProgress"]
 class EarlyStop(EarlyStoppingCallback):
     """transformers' early stopping, whose count goes on in a run that is resumed, and which ends with a checkpoint.
 
-    `restore_callback_states_from_checkpoint` of transformers 5.24 would bring back the patience of the earlier sitting too.
+    `restore_callback_states_from_checkpoint` of transformers 5.24 would bring back the patience that the run had before, too.
 
     Args:
         patience: evaluations in a row without improvement.
@@ -58,7 +58,7 @@ class TimeLimit(TrainerCallback):
 
     Args:
         trainer: whose minutes count.
-        minutes: over all sittings.
+        minutes: of training, also before it was resumed.
     """
 
     def __init__(self, trainer: TokenTrainer, minutes: float):

@@ -24,6 +24,7 @@ from transformers import (
 )
 from transformers.trainer_callback import ProgressCallback
 
+from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.averaging import average_weights
@@ -74,7 +75,7 @@ def run_recipe(
             `resume` or `overwrite` says what to do with it.
         FileNotFoundError, ValueError: for data that cannot be read; see `load_parallel`.
         OSError: where a file cannot be written, as on a full disk; what was whole before stays whole.
-        DivergedError: where the loss is no number any more or explodes; `diverged.json` in the folder names the examples.
+        DivergedError: where training diverges; `diverged.json` in the folder names the examples.
         RunInterrupted: on Ctrl-C during training.
     """
     if _accelerator() is None:
@@ -114,32 +115,11 @@ def run_recipe(
         say(
             f"going on from {checkpoint}" if checkpoint else f"{folder} has no checkpoint yet: starting from the first"
         )
-    trainer = task.trainer_class(
-        model=model,
-        args=arguments,
-        train_dataset=task.train_data(train.rows),
-        eval_dataset=task.evaluation_data(validation.rows, recipe.evaluation.sentences),
-        data_collator=task.collator(model),
-        train_collator=task.train_collator(model),
-        batch_sampler=sampler,
-        processing_class=task.tokenizer,
-        divergence=DivergenceRule(**dataclasses.asdict(recipe.stop_on)),
-        name_rows=lambda rows: task.name_rows(train, rows),
-        ema_decay=recipe.averaging.ema,
-        keep_best=recipe.averaging.best,
-        **task.trainer_options(validation),
-    )
-    if trainer.is_fsdp_enabled:
-        check_plugin(trainer.accelerator.state.fsdp_plugin)
+    trainer = _new_trainer(recipe, task, model, arguments, train, validation, sampler)
     progress = TokenProgress(name for name, *_ in task.curves)
     if not arguments.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(progress)
-    if recipe.max_minutes is not None:
-        trainer.add_callback(TimeLimit(trainer, recipe.max_minutes))
-    patience = recipe.early_stopping.patience
-    if patience is not None:
-        trainer.add_callback(EarlyStop(patience, recipe.early_stopping.threshold))
     try:
         _train(trainer, checkpoint, folder)
     except DivergedError as error:
@@ -283,6 +263,44 @@ def _check_machine(arguments: TrainingArguments) -> None:
             f"training.torch_compile needs the C++ compiler {compiler}, which is not here; install it, name another in "
             "the environment variable CXX, or leave torch_compile out."
         )
+
+
+def _new_trainer(
+    recipe: Recipe,
+    task: Task,
+    model: PreTrainedModel,
+    arguments: TrainingArguments,
+    train: Part,
+    validation: Part,
+    sampler: TokenBudgetBatchSampler,
+) -> Any:
+    """The task's trainer, with all that the recipe wants of it.
+
+    Raises:
+        RecipeError: for a way of sharding that a run cannot be made with.
+    """
+    trainer = task.trainer_class(
+        model=model,
+        args=arguments,
+        train_dataset=task.train_data(train.rows),
+        eval_dataset=task.evaluation_data(validation.rows, recipe.evaluation.sentences),
+        data_collator=task.collator(model),
+        train_collator=task.train_collator(model),
+        batch_sampler=sampler,
+        processing_class=task.tokenizer,
+        divergence=DivergenceRule(**dataclasses.asdict(recipe.stop_on)),
+        name_rows=lambda rows: task.name_rows(train, rows),
+        ema_decay=recipe.averaging.ema,
+        keep_best=recipe.averaging.best,
+        **task.trainer_options(validation),
+    )
+    if trainer.is_fsdp_enabled:
+        check_plugin(trainer.accelerator.state.fsdp_plugin)
+    if recipe.max_minutes is not None:
+        trainer.add_callback(TimeLimit(trainer, recipe.max_minutes))
+    if recipe.early_stopping.patience is not None:
+        trainer.add_callback(EarlyStop(recipe.early_stopping.patience, recipe.early_stopping.threshold))
+    return trainer
 
 
 def _train(trainer: Trainer, checkpoint: Path | None, folder: Path) -> None:

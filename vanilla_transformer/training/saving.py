@@ -1,7 +1,7 @@
 """Files and folders that are there whole or not at all, whatever stops the writing of them.
 
-A run that is killed or that fills the disk leaves at most the folder `partial` half written, which nothing reads and the
-next sitting takes away. What is whole moves to its place in one step of the file system.
+A run that is killed or that fills the disk leaves at most the folder `partial` half written, which nothing reads and
+`--resume` takes away. What is whole moves to its place in one step of the file system.
 """
 
 import os
