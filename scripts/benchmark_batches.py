@@ -39,6 +39,7 @@ def main(recipe: Recipe, count: int, rounds: int) -> None:
     random = [batch.tolist() for batch in np.array_split(order, len(bucketed))]
     pad, pack = task.collator(model), task.packer(model)
     ways: dict[tuple[str, str], tuple[list[list[int]], Any, bool]] = {
+        # batches, collator, whether padding is computed and masked
         ("fixed number, random", "computed and masked"): (random, pad, True),
         ("fixed number, random", "left out"): (random, pad, False),
         ("like lengths", "computed and masked"): (bucketed, pad, True),
