@@ -274,11 +274,18 @@ def check_mask(name: str, mask: Any, queries: int, keys: int, tokens: int | None
         )
 
 
+def position_angles(position_ids: torch.Tensor, width: int, theta: float) -> torch.Tensor:
+    """`pos * theta^(-2i/width)`, (..., ceil(width / 2)), in float64 where the device has it."""
+    precise = torch.float32 if position_ids.device.type == "mps" else torch.float64
+    exponents = torch.arange(0, width, 2, device=position_ids.device, dtype=precise) / width
+    return position_ids.unsqueeze(-1).to(precise) * torch.pow(theta, -exponents)
+
+
 def sinusoidal_encoding(position_ids: torch.Tensor, width: int) -> torch.Tensor:
     """Section 3.5: `PE(pos, 2i) = sin(pos / 10000^(2i/width))`, `PE(pos, 2i+1) = cos(pos / 10000^(2i/width))`.
 
     Computed from the formula at every call: there is no table that could be too short, lost on loading or rounded by a
-    change of dtype. In float64 where the device has it.
+    change of dtype.
 
     Args:
         position_ids: (...), integers.
@@ -287,9 +294,7 @@ def sinusoidal_encoding(position_ids: torch.Tensor, width: int) -> torch.Tensor:
     Returns:
         (..., width) in float32.
     """
-    precise = torch.float32 if position_ids.device.type == "mps" else torch.float64
-    exponents = torch.arange(0, width, 2, device=position_ids.device, dtype=precise) / width
-    angles = position_ids.unsqueeze(-1).to(precise) * torch.pow(10000.0, -exponents)  # (..., ceil(width / 2))
+    angles = position_angles(position_ids, width, 10000.0)
     interleaved = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
     return interleaved[..., :width].float()
 
@@ -302,11 +307,9 @@ def rotary_encoding(position_ids: torch.Tensor, width: int, theta: float) -> tor
         width: even, of a head.
 
     Returns:
-        (2, ..., width / 2) in float32, computed in float64 where the device has it.
+        (2, ..., width / 2) in float32.
     """
-    precise = torch.float32 if position_ids.device.type == "mps" else torch.float64
-    exponents = torch.arange(0, width, 2, device=position_ids.device, dtype=precise) / width
-    angles = position_ids.unsqueeze(-1).to(precise) * torch.pow(theta, -exponents)
+    angles = position_angles(position_ids, width, theta)
     return torch.stack([angles.cos(), angles.sin()]).float()
 
 
