@@ -20,7 +20,6 @@ from vanilla_transformer.data import TokenBudgetBatchSampler
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerStack
 from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.recipe import Recipe
-from vanilla_transformer.training.tasks import Part
 
 
 def main(recipe: Recipe, count: int, rounds: int) -> None:
@@ -28,20 +27,19 @@ def main(recipe: Recipe, count: int, rounds: int) -> None:
     torch.manual_seed(recipe.seed)
     keep_freed_memory()
     task = recipe.new_task()
-    part = Part("data.train", *task.load(recipe.specification("data.train")))
-    task.prepare({part.name: part}, None)
-    part.rows = task.encode(part)
+    part = task.read(["data.train", "data.validation"])["data.train"]
     lengths, rows = task.lengths(part.rows), task.train_data(part.rows)
     model = task.model(lambda line: None).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    budget = {"max_tokens": recipe.batches.max_tokens, "seed": recipe.seed}
+    budget, seed = recipe.batches.max_tokens, recipe.seed
 
-    bucketed = list(TokenBudgetBatchSampler(lengths, **budget))
-    packed = list(TokenBudgetBatchSampler(lengths, **budget, packed=True))
-    order = np.random.default_rng(recipe.seed).permutation(len(lengths))
+    bucketed = list(TokenBudgetBatchSampler(lengths, budget, seed=seed))
+    packed = list(TokenBudgetBatchSampler(lengths, budget, seed=seed, packed=True))
+    order = np.random.default_rng(seed).permutation(len(lengths))
     random = [batch.tolist() for batch in np.array_split(order, len(bucketed))]
     pad, pack = task.collator(model), task.packer(model)
     ways: dict[tuple[str, str], tuple[list[list[int]], Any, bool]] = {
+        # batches, collator, whether padding is computed and masked
         ("fixed number, random", "computed and masked"): (random, pad, True),
         ("fixed number, random", "left out"): (random, pad, False),
         ("like lengths", "computed and masked"): (bucketed, pad, True),
@@ -53,18 +51,18 @@ def main(recipe: Recipe, count: int, rounds: int) -> None:
         for way, (batches, collate, _) in ways.items()
     }
     speeds: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
-    knows_segments = VanillaTransformerStack.knows_segments
+    supports_segments = VanillaTransformerStack.supports_segments
     for round_number in range(rounds + 1):
         for way, (_, _, masked) in ways.items():
             if masked:
-                VanillaTransformerStack.knows_segments = lambda *args: False  # type: ignore[method-assign]
+                VanillaTransformerStack.supports_segments = lambda *args: False  # type: ignore[method-assign]
             started = time.process_time()
             for batch, _ in prepared[way]:
                 model(**batch, skip_logits=True).loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
             seconds = time.process_time() - started
-            VanillaTransformerStack.knows_segments = knows_segments  # type: ignore[method-assign]
+            VanillaTransformerStack.supports_segments = supports_segments  # type: ignore[method-assign]
             if round_number:  # the first warms up
                 speeds[way].append(sum(tokens for _, tokens in prepared[way]) / seconds)
 
@@ -78,7 +76,7 @@ def main(recipe: Recipe, count: int, rounds: int) -> None:
         table.add_row(*way, str(len(batches)), f"{100 * share:.1f} %", speed, f"{ratio:.2f}")
     console = Console(width=110)
     console.print(
-        f"{model.num_parameters():,} parameters; {count} batches of about {budget['max_tokens']} tokens a side, {rounds} rounds"
+        f"{model.num_parameters():,} parameters; {count} batches of about {budget} tokens a side, {rounds} rounds"
     )
     console.print(table)
 

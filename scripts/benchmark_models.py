@@ -1,7 +1,6 @@
-"""Models of this package in the sizes of a training benchmark, as its `--candidate scripts/benchmark_models.py` asks for.
+"""Models of this package for benchmarks of training steps that take a function from the name of a size to a model.
 
-    cd ../shared/bench; PYTHONPATH=../../main/scripts:../../main \\
-        ./run.sh train_step.py --sizes base --batches ragged --only hf_marian_sdpa --candidate benchmark_models:translator
+Such as `benchmark_models:translator`, with this folder in PYTHONPATH.
 """
 
 from typing import Any

@@ -13,8 +13,8 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,14 @@ from accelerate import Accelerator, DistributedType, skip_first_batches
 from accelerate.utils import send_to_device, set_seed
 from torch.utils.data import DataLoader
 
-from vanilla_transformer.data import TokenBudgetBatchSampler
+from vanilla_transformer.training.checkpoints import update_of
 from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.schedules import inverse_sqrt_schedule, noam_factor, noam_peak
-from vanilla_transformer.training.tasks import Part
+from vanilla_transformer.training.run import training_arguments
+from vanilla_transformer.training.schedules import inverse_sqrt_schedule
 
 
 class Progress:
-    """How far training is. Saved with each checkpoint, so that a run goes on at the very batch it stopped at."""
+    """How far training is, and what is in hand. Saved with each checkpoint."""
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -45,13 +45,8 @@ class Progress:
 
 
 def main(recipe: Recipe, resume: bool) -> None:
-    settings: dict[str, Any] = {
-        "gradient_accumulation_steps": 1,
-        "max_steps": -1,
-        "save_steps": 500,
-        **recipe.training,
-    }
-    if recipe.task != "seq2seq" or settings["lr_scheduler_type"] != "inverse_sqrt" or settings["weight_decay"]:
+    settings = training_arguments(recipe, load_best_model_at_end=False)  # which asks for more than this loop has
+    if recipe.task != "seq2seq" or settings.lr_scheduler_type != "inverse_sqrt" or settings.weight_decay:
         raise RecipeError(
             "this loop trains seq2seq with lr_scheduler_type inverse_sqrt and without weight_decay only."
         )
@@ -59,58 +54,33 @@ def main(recipe: Recipe, resume: bool) -> None:
     if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         raise RecipeError("this loop keeps the whole model in each process; use train_seq2seq.py to spread it.")
     folder = Path(recipe.output_dir)
-    checkpoints = sorted(folder.glob("checkpoint-*[0-9]"), key=lambda path: int(path.name.partition("-")[2]))
+    checkpoint = max(folder.glob("checkpoint-*"), key=update_of, default=None)
     if not resume and folder.is_dir() and any(folder.iterdir()):
         raise RecipeError(f"output_dir {folder} is not empty; give --resume to go on, or output_dir=... for another.")
-    if checkpoints and (changed := recipe.changes_since(Recipe.load(folder / "recipe.yaml"))):
+    if checkpoint and (changed := recipe.changes_since(Recipe.load(folder / "recipe.yaml"))):
         raise RecipeError(f"--resume goes on with the run as it was begun; set back {', '.join(changed)}.")
     set_seed(recipe.seed)
 
-    # Data: texts, tokenizer, rows of tokens, batches by token budget
+    # Data: texts, tokenizer, rows of tokens, batches by token budget, which accelerate deals out to the processes
     task = recipe.new_task()
-    parts = {name: Part(name, *task.load(recipe.specification(name))) for name in ("data.train", "data.validation")}
-    task.prepare(parts, folder if checkpoints else None)
-    for part in parts.values():
-        part.rows = task.encode(part)
-        accelerator.print(part.report)
-    train, validation = (part.rows for part in parts.values())
-    budget = recipe.batches
-    sampler = TokenBudgetBatchSampler(
-        task.lengths(train),
-        budget.max_tokens,
-        max_sentences=budget.max_sentences,
-        seed=recipe.seed,
-        count=budget.count,
-        packed=budget.packing,
-    )
-
-    # Model, Adam (section 5.3), and a rate that rises for warmup_steps updates and falls with the root of their number
+    parts = task.read(["data.train", "data.validation"], folder if checkpoint else None, accelerator.print)
+    train, validation = parts["data.train"], parts["data.validation"].rows
+    sampler = task.batch_sampler(train)
     model = task.model(accelerator.print)
-    collator = task.collator(model)
-    peak = settings["learning_rate"]
-    if (factor := noam_factor(peak)) is not None:
-        peak = noam_peak(model.config.hidden_size, settings["warmup_steps"], factor)
-    betas = (settings["adam_beta1"], settings["adam_beta2"])
-    optimizer = torch.optim.Adam(model.parameters(), lr=peak, betas=betas, eps=settings["adam_epsilon"], fused=True)
-    scheduler = inverse_sqrt_schedule(optimizer, settings["warmup_steps"])
+    loader = DataLoader(task.train_data(train.rows), batch_sampler=sampler, collate_fn=task.train_collator(model))
+    own = validation.select(range(accelerator.process_index, len(validation), accelerator.num_processes))
+    evaluated = DataLoader(task.train_data(own), settings.per_device_eval_batch_size, collate_fn=task.collator(model))
 
-    # accelerate deals the batches out to the processes and adds up their gradients
-    pack = task.packer(model) if budget.packing else collator
-    loader = DataLoader(task.train_data(train), batch_sampler=sampler, collate_fn=pack)
+    # Adam (section 5.3), with a rate that rises for warmup_steps updates and falls with the root of their number
+    betas = (settings.adam_beta1, settings.adam_beta2)
+    optimizer = torch.optim.Adam(model.parameters(), settings.learning_rate, betas, settings.adam_epsilon, fused=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    accumulated = settings["gradient_accumulation_steps"]
-    total = settings["max_steps"]
+    accumulated = settings.gradient_accumulation_steps
+    total = settings.max_steps
     if total < 1:
-        total = int(settings["num_train_epochs"] * -(-len(loader) // accumulated))
+        total = int(settings.num_train_epochs * -(-len(loader) // accumulated))
+    scheduler = inverse_sqrt_schedule(optimizer, settings.get_warmup_steps(total))
 
-    # A checkpoint holds the one embedding matrix once; DDP calls the model it wraps `module`
-    tied = set(accelerator.unwrap_model(model).all_tied_weights_keys)
-
-    def leave_out_copies(models: list[Any], weights: list[dict[str, torch.Tensor]], folder: str) -> None:
-        for name in [name for name in weights[0] if name.removeprefix("module.") in tied]:
-            del weights[0][name]
-
-    accelerator.register_save_state_pre_hook(leave_out_copies)
     progress = Progress()
     accelerator.register_for_checkpointing(progress, scheduler)
     if accelerator.is_main_process:
@@ -119,8 +89,8 @@ def main(recipe: Recipe, resume: bool) -> None:
         task.save(folder)
     set_seed(recipe.seed)  # what dropout draws does not depend on how much the start of the model has drawn
     random_state = None
-    if resume and checkpoints:
-        accelerator.load_state(str(checkpoints[-1]))
+    if checkpoint:
+        accelerator.load_state(str(checkpoint))
         # a loader draws a number when it starts, which is to be undone where it had started before
         random_state = torch.get_rng_state() if 0 < progress.batches < len(loader) else None
         accelerator.print(f"going on after update {progress.updates}")
@@ -130,23 +100,23 @@ def main(recipe: Recipe, resume: bool) -> None:
         loader.set_epoch(progress.epoch)
         sampler.set_epoch(progress.epoch)  # which accelerate's loader does on one process only
         model.train()
-        rest = skip_first_batches(loader, progress.batches) if progress.batches < len(loader) else []
-        for group in in_groups(rest, accumulated):
+        rest = iter(skip_first_batches(loader, progress.batches) if progress.batches < len(loader) else [])
+        # so many batches make an update, at the end of an epoch those that are left
+        while progress.updates < total and (group := list(islice(rest, accumulated))):
             if random_state is not None:
                 torch.set_rng_state(random_state)
                 random_state = None
             # The loss of an update is the mean over all target tokens of its batches, on all processes. DDP takes the
             # mean of gradients over processes, so the sum over tokens has to be multiplied by their number.
             tokens = accelerator.reduce(sum((batch["labels"] != -100).sum() for batch in group))
-            for i, batch in enumerate(group):
-                is_last = i == len(group) - 1
-                with nullcontext() if is_last else accelerator.no_sync(model):
+            for batch in group:
+                with nullcontext() if batch is group[-1] else accelerator.no_sync(model):
                     loss = model(**batch, num_items_in_batch=tokens, skip_logits=True).loss
                     loss = loss * accelerator.num_processes
                     accelerator.backward(loss)
                 losses += loss.detach()
-            if settings["max_grad_norm"]:
-                accelerator.clip_grad_norm_(model.parameters(), settings["max_grad_norm"])
+            if settings.max_grad_norm:
+                accelerator.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
             rate = float(scheduler.get_last_lr()[0])
             optimizer.step()
             scheduler.step()
@@ -154,18 +124,16 @@ def main(recipe: Recipe, resume: bool) -> None:
             progress.updates += 1
             progress.batches += len(group)
 
-            if progress.updates % settings["logging_steps"] == 0:
+            if progress.updates % settings.logging_steps == 0:
                 mean = accelerator.reduce(losses, "mean").item() / (progress.updates - last_log)
                 log(accelerator, folder, progress, loss=mean, learning_rate=rate)
                 losses, last_log = torch.zeros_like(losses), progress.updates
-            if settings["save_strategy"] == "steps" and progress.updates % settings["save_steps"] == 0:
+            if settings.save_strategy == "steps" and progress.updates % settings.save_steps == 0:
                 save(accelerator, folder, progress)
-            if progress.updates == total:
-                break
-        else:
+        if progress.batches == len(loader):
             progress.epoch, progress.batches = progress.epoch + 1, 0
-        log(accelerator, folder, progress, eval_loss=evaluate(accelerator, model, validation, collator, settings))
-        if settings["save_strategy"] == "epoch" and progress.batches == 0:
+        log(accelerator, folder, progress, eval_loss=evaluate(accelerator, model, evaluated))
+        if settings.save_strategy == "epoch" and progress.batches == 0:
             save(accelerator, folder, progress)
 
     if accelerator.is_main_process:
@@ -174,28 +142,12 @@ def main(recipe: Recipe, resume: bool) -> None:
     accelerator.end_training()
 
 
-def in_groups(batches: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of `size` batches; the last one of an epoch may be shorter."""
-    group = []
-    for batch in batches:
-        group.append(batch)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
 @torch.no_grad()
-def evaluate(accelerator: Accelerator, model: Any, rows: Any, collator: Any, settings: dict[str, Any]) -> float:
-    """Mean cross entropy of all target tokens, without label smoothing; each process takes every n-th row."""
-    mine = rows.select(range(accelerator.process_index, len(rows), accelerator.num_processes))
-    loader = DataLoader(
-        mine.select_columns(["input_ids", "labels"]), settings["per_device_eval_batch_size"], collate_fn=collator
-    )
+def evaluate(accelerator: Accelerator, model: Any, batches: DataLoader) -> float:
+    """Mean cross entropy of all target tokens of all processes, without label smoothing."""
     model.eval()
     total = torch.zeros(2, dtype=torch.float64, device=accelerator.device)  # summed loss, tokens
-    for batch in loader:
+    for batch in batches:
         batch = send_to_device(batch, accelerator.device)
         tokens = (batch["labels"] != -100).sum()
         total += torch.stack([model(**batch, label_smoothing=0.0).loss.double() * tokens, tokens.double()])
@@ -215,7 +167,8 @@ def log(accelerator: Accelerator, folder: Path, progress: Progress, **values: fl
 def save(accelerator: Accelerator, folder: Path, progress: Progress) -> None:
     """Model, optimizer, schedule, progress and random states, whole or not at all, in the place of those before."""
     partial = folder / "partial"
-    accelerator.save_state(str(partial))
+    # as torch saves weights: a matrix that stands in several places is saved once
+    accelerator.save_state(str(partial), safe_serialization=False)
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         old = list(folder.glob("checkpoint-*"))

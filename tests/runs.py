@@ -1,11 +1,25 @@
-"""Runs and saved models of a few seconds, shared by the test modules."""
+"""Runs and saved models of a few seconds, and what is read of them, shared by the test modules."""
 
+import json
+import os
 import random
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
 
+import pytest
 import torch
+from safetensors.torch import load_file
 
 from tiny import tiny_model
 from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.training.metrics import GenerationMetrics
+from vanilla_transformer.training.recipe import Recipe, override_fields
+from vanilla_transformer.training.run import run_recipe
+from vanilla_transformer.training.trainer import TokenTrainer
+
+ROOT = Path(__file__).parent.parent
 
 WORDS = ("red", "green", "blue", "dog", "cat", "house", "tree", "river", "stone", "sun")
 
@@ -65,6 +79,79 @@ def recipe_values(folder, output="run"):
         "averaging": {"last": 2},
         "generation": {"num_beams": 2, "max_length_over_source": 2},
     }
+
+
+def every_update(folder, **training):
+    """The same with an evaluation and a checkpoint after every update."""
+    values = recipe_values(folder)
+    values["training"] |= {"eval_steps": 1, "save_steps": 1, "gradient_accumulation_steps": 1, **training}
+    values["data"]["test"] = {}
+    return values
+
+
+def quiet(line):
+    pass
+
+
+def run(values, overrides=(), say=quiet, **options):
+    return run_recipe(Recipe.from_dict(override_fields(values, overrides)), say=say, **options)
+
+
+def run_on_two(*command):
+    """A command of Python in two processes, which must end well."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*launch, *map(str, command)], capture_output=True, text=True, timeout=400, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@contextmanager
+def power_cut(update):
+    """Within it training ends in an error after so many updates."""
+    original = TokenTrainer.training_step
+
+    def failing(self, *args, **kwargs):
+        if self.state.global_step == update:
+            raise RuntimeError("power cut")
+        return original(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
+        patch.setattr(TokenTrainer, "training_step", failing)
+        yield
+
+
+def scripted(monkeypatch, scores, name="bleu"):
+    """Evaluations give these scores, one after the other, also where a run is resumed."""
+    left = iter(scores)
+    monkeypatch.setattr(
+        GenerationMetrics, "__call__", lambda self, prediction: {"bleu": 0.0, "chrf": 0.0, name: next(left)}
+    )
+
+
+def weights(folder, name="model.safetensors"):
+    return load_file(Path(folder) / name)
+
+
+def equal_weights(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def log_of(folder):
+    """What was logged, entry by entry, by the state in a folder."""
+    return json.loads((Path(folder) / "trainer_state.json").read_text())["log_history"]
+
+
+def logged(folder, name):
+    """What was logged under a name, by update."""
+    return {entry["step"]: entry[name] for entry in log_of(folder) if name in entry}
+
+
+def history(folder):
+    """What was logged of the training itself: time and speed are left out, and the summary at the end."""
+    names = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_bleu", "eval_chrf")
+    entries = [{name: entry[name] for name in names if name in entry} for entry in log_of(folder)]
+    return [entry for entry in entries if "loss" in entry or "eval_loss" in entry]
 
 
 def word_tokenizer(vocab_size=280):

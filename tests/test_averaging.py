@@ -1,9 +1,7 @@
 """Means of weights: of the best checkpoints, and the moving average, in whole and resumed runs and from a folder."""
 
 import json
-import os
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,42 +9,27 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
 
 import vanilla_transformer as vt
-from runs import recipe_values
+from runs import (
+    ROOT,
+    equal_weights,
+    every_update,
+    logged,
+    power_cut,
+    recipe_values,
+    run,
+    run_on_two,
+    scripted,
+    weights,
+)
 from tiny import tiny_model
 from vanilla_transformer.cli import main
-from vanilla_transformer.training.averaging import (
-    average_weights,
-    best_checkpoints,
-    find_checkpoints,
-)
-from vanilla_transformer.training.metrics import GenerationMetrics
+from vanilla_transformer.training.averaging import average_weights
+from vanilla_transformer.training.checkpoints import best_checkpoints, find_checkpoints
 from vanilla_transformer.training.moving_average import MovingAverage
 from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
-from vanilla_transformer.training.run import run_recipe
-from vanilla_transformer.training.trainer import TRAINED_WEIGHTS, Seq2SeqTokenTrainer
-
-ROOT = Path(__file__).parent.parent
-
-
-def run(values, overrides=(), say=lambda line: None, **options):
-    return run_recipe(Recipe.from_dict(override_fields(values, overrides)), say=say, **options)
-
-
-def weights(folder, name="model.safetensors"):
-    return load_file(Path(folder) / name)
-
-
-def equal(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
-def logged(folder, name):
-    state = json.loads((Path(folder) / "trainer_state.json").read_text())
-    return {entry["step"]: entry[name] for entry in state["log_history"] if name in entry}
-
+from vanilla_transformer.training.trainer import TRAINED_WEIGHTS
 
 # The best checkpoints ------------------------------------------------------------------------------------------------
 
@@ -76,21 +59,6 @@ def test_the_best_are_told_by_their_scores_and_of_equal_ones_the_earlier(tmp_pat
     )
 
 
-def scripted(monkeypatch, scores, name="bleu"):
-    """Evaluations give these scores, one after the other, also over several sittings."""
-    left = iter(scores)
-    monkeypatch.setattr(
-        GenerationMetrics, "__call__", lambda self, prediction: {"bleu": 0.0, "chrf": 0.0, name: next(left)}
-    )
-
-
-def every_update(folder, **training):
-    values = recipe_values(folder)
-    values["training"] |= {"eval_steps": 1, "save_steps": 1, "gradient_accumulation_steps": 1, **training}
-    values["data"]["test"] = {}
-    return values
-
-
 def test_a_run_keeps_its_best_checkpoints_and_their_mean_is_a_candidate(tmp_path, monkeypatch):
     scripted(monkeypatch, [1.0, 9.0, 2.0, 8.0, 3.0, 7.0, 0.0, 0.0])
     said = []
@@ -104,7 +72,7 @@ def test_a_run_keeps_its_best_checkpoints_and_their_mean_is_a_candidate(tmp_path
     assert any(line.startswith("validation, mean of the best 3 checkpoints") for line in said)
     assert facts["weights"] == "average_best", "equal scores, of which the mean's count"
     mean = average_weights([result.folder / name for name in facts["averaged_best_checkpoints"]])
-    assert equal(weights(result.folder), mean)
+    assert equal_weights(weights(result.folder), mean)
     assert "The scored weights: mean of the best 3 checkpoints." in (result.folder / "README.md").read_text()
 
 
@@ -113,7 +81,7 @@ def test_without_loading_the_best_the_last_weights_are_scored_as_such(tmp_path, 
     values = every_update(tmp_path, max_steps=2, load_best_model_at_end=False)
     result = run(values, ["averaging.last=0"])
     assert result.metrics["model"]["weights"] == "last"
-    assert equal(weights(result.folder), weights(result.folder / "checkpoint-2"))
+    assert equal_weights(weights(result.folder), weights(result.folder / "checkpoint-2"))
 
 
 @pytest.mark.parametrize("command", ["cli", "script"])
@@ -138,10 +106,10 @@ def test_the_best_or_last_checkpoints_of_a_folder_are_averaged(tmp_path, command
             assert ended.value.code == 0
         return weights(output)
 
-    assert equal(averaged("--best", "2"), average_weights([folders[1], folders[3]]))
-    assert equal(averaged("--last", "2"), average_weights(folders[2:]))
-    assert equal(averaged(), average_weights(folders))
-    assert equal(averaged("--best", "1", "--metric", "bleu"), weights(folders[1]))
+    assert equal_weights(averaged("--best", "2"), average_weights([folders[1], folders[3]]))
+    assert equal_weights(averaged("--last", "2"), average_weights(folders[2:]))
+    assert equal_weights(averaged(), average_weights(folders))
+    assert equal_weights(averaged("--best", "1", "--metric", "bleu"), weights(folders[1]))
 
 
 @pytest.mark.parametrize(
@@ -206,10 +174,10 @@ def test_the_moving_average_is_its_formula_and_ties_count_once():
             assert np.allclose(parameter.detach(), expected[name], rtol=0, atol=2e-6), name
         assert model.lm_head.weight is model.get_input_embeddings().weight
         assert all(torch.equal(trained[name], before[name]) for name in trained)
-    assert equal(model.state_dict(), before)
+    assert equal_weights(model.state_dict(), before)
     with pytest.raises(ZeroDivisionError), average.applied():
         1 / 0  # noqa: B018
-    assert equal(model.state_dict(), before), "an error within leaves the average in the model"
+    assert equal_weights(model.state_dict(), before), "an error within leaves the average in the model"
 
 
 def test_the_moving_average_refuses_weights_that_would_round_it_away():
@@ -244,7 +212,7 @@ def test_a_run_saves_and_scores_the_average_and_trains_on_as_without(averaged_ru
         average = {n: (torch.lerp(average[n], w, 1 - 0.8) if average else w) for n, w in now.items()}
         if update in (4, 8, 9):
             folder = result.folder / f"checkpoint-{update}"
-            assert equal(weights(folder, TRAINED_WEIGHTS), now), "averaging disturbed the training"
+            assert equal_weights(weights(folder, TRAINED_WEIGHTS), now), "averaging disturbed the training"
             saved = weights(folder)
             assert all(torch.allclose(saved[name], average[name], rtol=0, atol=1e-7) for name in average)
     plain = result.folder.parent / "plain"
@@ -263,29 +231,24 @@ def test_the_average_at_the_end_is_a_candidate_where_the_best_is_an_earlier_one(
     assert facts["best_checkpoint"] == "checkpoint-4"
     assert facts["validation"].keys() == {"best", "ema"}
     assert facts["weights"] == "ema", "equal scores, of which the later ones count"
-    assert equal(weights(tmp_path / "run"), weights(tmp_path / "run" / "checkpoint-9"))
+    assert equal_weights(weights(tmp_path / "run"), weights(tmp_path / "run" / "checkpoint-9"))
 
 
-def test_a_run_with_an_average_that_is_interrupted_and_resumed_ends_bit_identical(averaged_run, tmp_path, monkeypatch):
+def test_a_run_with_an_average_that_is_interrupted_and_resumed_ends_bit_identical(averaged_run, tmp_path):
     result, values, *_ = averaged_run
     values = {**values, "output_dir": str(tmp_path / "broken")}
-    original = Seq2SeqTokenTrainer.training_step
-
-    def failing(self, *args, **kwargs):
-        if self.state.global_step == 6:
-            raise RuntimeError("power cut")
-        return original(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(Seq2SeqTokenTrainer, "training_step", failing)
+    with power_cut(6):
         run(values)
     with pytest.raises(RecipeError, match="averaging.ema differs from its recipe.yaml"):
         run(values, ["averaging.ema=null"], resume=True)
     resumed = run(values, resume=True)
     for name in ("checkpoint-8", "checkpoint-9"):
         for file in ("model.safetensors", TRAINED_WEIGHTS):
-            assert equal(weights(resumed.folder / name, file), weights(result.folder / name, file)), (name, file)
-    assert equal(weights(resumed.folder), weights(result.folder))
+            assert equal_weights(weights(resumed.folder / name, file), weights(result.folder / name, file)), (
+                name,
+                file,
+            )
+    assert equal_weights(weights(resumed.folder), weights(result.folder))
     assert logged(resumed.folder, "eval_loss") == logged(result.folder, "eval_loss")
 
 
@@ -294,11 +257,7 @@ def test_two_processes_save_the_average_of_what_they_train_together(tmp_path):
     values = every_update(tmp_path, max_steps=3, save_total_limit=4)
     values |= {"averaging": {"ema": 0.5}, "evaluation": {"sentences": 4}}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29617"]
-    command = [*launch, str(ROOT / "scripts" / "train_seq2seq.py"), str(tmp_path / "recipe.yaml")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr
+    run_on_two(ROOT / "scripts" / "train_seq2seq.py", tmp_path / "recipe.yaml")
     average = {}
     for update in (1, 2, 3):
         folder = Path(values["output_dir"]) / f"checkpoint-{update}"

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import vanilla_transformer as vt
-from runs import recipe_values
+from runs import logged, recipe_values
 from tiny import tiny_model
 from two_processes import LENGTHS, ROWS, VARIANTS, batch_of, numbers
 from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
@@ -87,8 +87,7 @@ def written(values):
 
 
 def losses_of(folder):
-    history = json.loads((Path(folder) / "trainer_state.json").read_text())["log_history"]
-    return [entry["loss"] for entry in history if "loss" in entry]
+    return list(logged(folder, "loss").values())
 
 
 @pytest.fixture(scope="module")
@@ -169,9 +168,7 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path, one_process):
     assert losses_of(run) == pytest.approx(losses_of(one_process), abs=1e-6)
     last = "checkpoint-6/model.safetensors"
     assert max(differences(run / last, one_process / last).values()) < 1e-6
-    logs = json.loads((run / "trainer_state.json").read_text())["log_history"]
-    alone = json.loads((one_process / "trainer_state.json").read_text())["log_history"]
-    shares = [[entry["padding_share"] for entry in log if "padding_share" in entry] for log in (logs, alone)]
+    shares = [logged(folder, "padding_share") for folder in (run, one_process)]
     assert shares[0] == shares[1] and len(shares[0]) == 6, "padding of all processes, not of the first"
 
 
@@ -220,7 +217,7 @@ def loop():
     )
 
 
-def logged(folder, name="loss"):
+def logged_by_loop(folder, name="loss"):
     """The last value that was logged for each update."""
     entries = map(json.loads, (Path(folder) / "log.jsonl").read_text().splitlines())
     return {entry["step"]: entry[name] for entry in entries if name in entry}
@@ -234,9 +231,8 @@ def test_the_loop_gives_the_losses_of_the_trainer_update_for_update(tmp_path, lo
     assert values["model"]["dropout"] > 0 and values["training"]["gradient_accumulation_steps"] > 1
     trained = run_recipe(Recipe.from_dict(values), say=lambda line: None).folder
     loop(values, f"output_dir={tmp_path / 'loop'}")
-    history = json.loads((trained / "trainer_state.json").read_text())["log_history"]
     for name in ("loss", "learning_rate"):
-        assert logged(tmp_path / "loop", name) == {e["step"]: e[name] for e in history if name in e}
+        assert logged_by_loop(tmp_path / "loop", name) == logged(trained, name)
     weights, others = (
         load_file(path) for path in (tmp_path / "loop/model.safetensors", trained / "checkpoint-9/model.safetensors")
     )
@@ -254,9 +250,9 @@ def test_the_loop_goes_on_where_it_stopped(tmp_path, loop, stop, strategy):
     loop(values, f"output_dir={tmp_path / 'stopped'}", f"training.max_steps={stop + 1}")
     assert [path.name for path in (tmp_path / "stopped").glob("checkpoint-*")] == [f"checkpoint-{stop}"]
     loop(values, f"output_dir={tmp_path / 'stopped'}", resume=True)
-    assert logged(tmp_path / "stopped") == logged(tmp_path / "run")
-    assert logged(tmp_path / "stopped", "eval_loss")[6] == logged(tmp_path / "run", "eval_loss")[6]
-    assert logged(tmp_path / "stopped", "eval_loss")[9] == logged(tmp_path / "run", "eval_loss")[9]
+    assert logged_by_loop(tmp_path / "stopped") == logged_by_loop(tmp_path / "run")
+    assert logged_by_loop(tmp_path / "stopped", "eval_loss")[6] == logged_by_loop(tmp_path / "run", "eval_loss")[6]
+    assert logged_by_loop(tmp_path / "stopped", "eval_loss")[9] == logged_by_loop(tmp_path / "run", "eval_loss")[9]
 
 
 def test_the_loop_evaluates_to_the_mean_over_all_tokens(tmp_path, loop):
@@ -264,7 +260,7 @@ def test_the_loop_evaluates_to_the_mean_over_all_tokens(tmp_path, loop):
     overrides = "training.max_steps=1", "training.save_strategy=no", "training.per_device_eval_batch_size="
     for size in (1, 21):
         loop(values, f"output_dir={tmp_path / str(size)}", *overrides[:2], f"{overrides[2]}{size}")
-    one, all_at_once = (logged(tmp_path / str(size), "eval_loss")[1] for size in (1, 21))
+    one, all_at_once = (logged_by_loop(tmp_path / str(size), "eval_loss")[1] for size in (1, 21))
     assert one == pytest.approx(all_at_once, abs=1e-6)
 
 
@@ -285,9 +281,9 @@ def test_the_loop_with_two_processes_is_that_with_one(tmp_path, loop, one_proces
     path = written(values)
     launch(*DDP, SCRIPTS / "train_accelerate.py", path, "training.max_steps=4")
     launch(*DDP, SCRIPTS / "train_accelerate.py", path, "--resume")
-    assert list(logged(values["output_dir"]).values()) == pytest.approx(losses_of(one_process), abs=1e-6)
+    assert list(logged_by_loop(values["output_dir"]).values()) == pytest.approx(losses_of(one_process), abs=1e-6)
     last = "checkpoint-6/model.safetensors"
     assert max(differences(Path(values["output_dir"]) / "model.safetensors", one_process / last).values()) < 1e-6
     loop(values_of(tmp_path), f"output_dir={tmp_path / 'alone'}")
-    two, one = (logged(folder, "eval_loss")[6] for folder in (values["output_dir"], tmp_path / "alone"))
+    two, one = (logged_by_loop(folder, "eval_loss")[6] for folder in (values["output_dir"], tmp_path / "alone"))
     assert two == pytest.approx(one, abs=1e-6)

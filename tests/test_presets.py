@@ -12,7 +12,7 @@ from transformers import TrainingArguments
 from runs import recipe_values
 from vanilla_transformer.training.presets import PRESETS
 from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
-from vanilla_transformer.training.run import _training_arguments, run_recipe
+from vanilla_transformer.training.run import run_recipe, training_arguments
 from vanilla_transformer.training.schedules import inverse_sqrt_schedule, noam_factor
 from vanilla_transformer.training.tasks import TASKS
 
@@ -109,7 +109,7 @@ def test_every_task_takes_every_preset(values, preset, task):
     if task != "seq2seq":
         values = {**values, "data": {"train": {"path": "a.jsonl"}, "validation": {"path": "b.jsonl"}}}
     built = recipe(values, f"preset={preset}", f"task={task}")
-    arguments = _training_arguments(built)
+    arguments = training_arguments(built)
     assert arguments.adam_beta2 == PRESETS[preset].training["adam_beta2"]
     assert math.isfinite(arguments.learning_rate) and arguments.learning_rate > 0
     assert built.config().init_scheme == PRESETS[preset].model["init_scheme"]
@@ -157,7 +157,7 @@ def test_what_is_no_factor_is_refused(values, override):
 
 def test_the_schedule_of_a_preset_is_its_formula(values):
     """tensor2tensor's "constant*linear_warmup*rsqrt_decay*rsqrt_hidden_size"."""
-    arguments = _training_arguments(recipe(values, "preset=t2t", "training.warmup_steps=8"))
+    arguments = training_arguments(recipe(values, "preset=t2t", "training.warmup_steps=8"))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=arguments.learning_rate)
     scheduler = inverse_sqrt_schedule(optimizer, int(arguments.warmup_steps))
     for step in range(1, 30):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 import warnings
@@ -14,8 +13,7 @@ import torch
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer, pipeline
 
-from runs import reversed_words
-from test_training import run, weights
+from runs import ROOT, reversed_words, run, run_on_two, weights
 from tiny import tiny_model
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens, load_texts
 from vanilla_transformer.tokenization import train_tokenizer
@@ -303,7 +301,7 @@ def finished(request, tmp_path_factory):
     path.write_text(json.dumps(values))
     script = {"causal-lm": "train_causal_lm", "masked-lm": "train_masked_lm"}.get(request.param, "train_classifier")
     done = subprocess.run(
-        [sys.executable, Path(__file__).parent.parent / "scripts" / f"{script}.py", path],
+        [sys.executable, ROOT / "scripts" / f"{script}.py", path],
         capture_output=True,
         text=True,
         timeout=300,
@@ -348,11 +346,7 @@ def test_two_processes_score_like_one(tmp_path, task):
     values = recipe(tmp_path, task, overrides=BLOCKS.get(task, ()))
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps(values))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    program = [*launch, "-m", "vanilla_transformer.cli", "train", str(path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
-    done = subprocess.run(program, capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr
+    run_on_two("-m", "vanilla_transformer.cli", "train", path)
     folder = Path(values["output_dir"])
     metrics = json.loads((folder / "metrics.json").read_text())
     assert metrics["training"]["processes"] == 2
@@ -517,7 +511,7 @@ def test_eight_rows_are_four_and_four(tmp_path, task):
 def test_a_script_refuses_the_recipe_of_another_task(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps(recipe(tmp_path, "masked-lm")))
-    script = Path(__file__).parent.parent / "scripts" / "train_causal_lm.py"
+    script = ROOT / "scripts" / "train_causal_lm.py"
     done = subprocess.run([sys.executable, script, path], capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.strip() == f"error: {path} is a recipe for masked-lm, not for causal-lm."

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import shutil
 import subprocess
 import sys
@@ -19,11 +18,22 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq, EvalPrediction, Seq2SeqTrainingArguments
 
 import vanilla_transformer as vt
-from runs import recipe_values, reversed_words, word_tokenizer
+from runs import (
+    ROOT,
+    equal_weights,
+    history,
+    recipe_values,
+    reversed_words,
+    run,
+    run_on_two,
+    weights,
+    word_tokenizer,
+)
 from tiny import tiny_model
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.training import run as run_module
-from vanilla_transformer.training.averaging import average_checkpoints, average_weights, find_checkpoints
+from vanilla_transformer.training.averaging import average_checkpoints, average_weights
+from vanilla_transformer.training.checkpoints import find_checkpoints
 from vanilla_transformer.training.metrics import GenerationMetrics, decode_ids, score_texts
 from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
 from vanilla_transformer.training.run import run_recipe
@@ -31,17 +41,8 @@ from vanilla_transformer.training.schedules import inverse_sqrt_factor, inverse_
 from vanilla_transformer.training.tasks import TASKS
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
 
-ROOT = Path(__file__).parent.parent
 RECIPES = [*sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))]
 RECIPES_FROM_SCRATCH = [path for path in RECIPES if "\nstart_from:" not in path.read_text()]
-
-
-def quiet(line):
-    pass
-
-
-def run(values, overrides=(), **options):
-    return run_recipe(Recipe.from_dict(override_fields(values, overrides)), say=quiet, **options)
 
 
 # Recipes -------------------------------------------------------------------------------------------------------------
@@ -627,22 +628,6 @@ def test_the_files_were_read_as_what_they_are(separate):
 # Interrupted and resumed ---------------------------------------------------------------------------------------------
 
 
-def history(folder):
-    """What was logged of the training itself: time and speed are left out, and the summaries of a sitting."""
-    names = ("step", "epoch", "loss", "grad_norm", "learning_rate", "eval_loss", "eval_bleu", "eval_chrf")
-    state = json.loads((Path(folder) / "trainer_state.json").read_text())
-    entries = [{name: entry[name] for name in names if name in entry} for entry in state["log_history"]]
-    return [entry for entry in entries if "loss" in entry or "eval_loss" in entry]
-
-
-def weights(folder):
-    return load_file(Path(folder) / "model.safetensors")
-
-
-def equal_weights(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_old_checkpoints_are_told_by_their_updates_and_not_by_file_times(tmp_path, monkeypatch, caplog):
     values = recipe_values(tmp_path)
     values["averaging"]["last"] = 0
@@ -754,15 +739,8 @@ def test_br32_two_processes_evaluate_like_one_and_agree_on_a_run(tmp_path):
     values = recipe_values(tmp_path)
     values["training"] |= {"gradient_accumulation_steps": 1, "save_steps": 5, "eval_steps": 5, "max_steps": 7}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29611"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-
-    def train(*arguments):
-        command = [*launch, str(ROOT / "scripts" / "train_seq2seq.py"), str(tmp_path / "recipe.yaml"), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment)
-
-    done = train()
-    assert done.returncode == 0, done.stderr
+    command = (ROOT / "scripts" / "train_seq2seq.py", tmp_path / "recipe.yaml")
+    done = run_on_two(*command)
     folder = Path(values["output_dir"])
     assert done.stderr.count("finished: ") == 1, "only the first process speaks"
     assert json.loads((folder / "metrics.json").read_text())["training"]["processes"] == 2
@@ -777,8 +755,7 @@ def test_br32_two_processes_evaluate_like_one_and_agree_on_a_run(tmp_path):
     assert (logged["eval_bleu"], logged["eval_chrf"]) == (scores.bleu, scores.chrf)
 
     shutil.rmtree(folder / "checkpoint-7")
-    done = train("--resume")
-    assert done.returncode == 0, done.stderr
+    run_on_two(*command, "--resume")
     assert equal_weights(weights(folder / "checkpoint-7"), trained)
 
 

@@ -6,29 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 
-from runs import recipe_values
-from test_averaging import every_update, scripted
+from runs import equal_weights, every_update, logged, power_cut, recipe_values, run, scripted, weights
 from vanilla_transformer.training import run as run_module
-from vanilla_transformer.training.averaging import find_checkpoints
+from vanilla_transformer.training.checkpoints import find_checkpoints
 from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
-from vanilla_transformer.training.run import run_recipe
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TokenTrainer
 
 
-def run(values, overrides=(), say=lambda line: None, **options):
-    return run_recipe(Recipe.from_dict(override_fields(values, overrides)), say=say, **options)
-
-
-def weights(folder):
-    return load_file(Path(folder) / "model.safetensors")
-
-
 def losses(folder):
-    log = json.loads((Path(folder) / "trainer_state.json").read_text())["log_history"]
-    return [entry["loss"] for entry in log if "loss" in entry]
+    return list(logged(folder, "loss").values())
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +128,7 @@ def test_recomputed_activations_give_the_same_run_without_a_warning(plain, tmp_p
         warnings.simplefilter("error")
         measured, final = other(plain, tmp_path, f"training.{name}=true")
     assert measured == plain[1], "dropout was drawn anew"
-    assert all(torch.equal(final[n], plain[2][n]) for n in final)
+    assert equal_weights(final, plain[2])
     assert set(recomputed) == {2}, "each layer should have run forward twice"
 
 
@@ -188,19 +176,15 @@ def test_a_compiled_run_on_batches_of_all_sizes_is_compiled_twice_and_resumed(tm
 
     def training_step(self, model, inputs, *args, **kwargs):
         shapes.add(tuple(inputs["input_ids"].shape))
-        if self.state.global_step == 6 and stop:
-            raise RuntimeError("power cut")
         return original(self, model, inputs, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TokenTrainer, "training_step", training_step)
-        stop = False
         result = run(values)
-        assert len(shapes) > 4 and counters["frames"]["ok"] == counters["frames"]["total"]
-        traced = counters["stats"]["unique_graphs"]
-        stop = True
-        with pytest.raises(RuntimeError, match="power cut"):
-            run({**values, "output_dir": str(tmp_path / "again")})
+    assert len(shapes) > 4 and counters["frames"]["ok"] == counters["frames"]["total"]
+    traced = counters["stats"]["unique_graphs"]
+    with power_cut(6):
+        run({**values, "output_dir": str(tmp_path / "again")})
     resumed = run({**values, "output_dir": str(tmp_path / "again")}, resume=True)
     assert traced <= 6, "a graph for each of training and evaluation, before and after sizes were known to vary"
     measured = losses(result.folder)
@@ -209,7 +193,7 @@ def test_a_compiled_run_on_batches_of_all_sizes_is_compiled_twice_and_resumed(tm
         assert not [name for name in weights(folder) if "_orig_mod" in name]
     for place in (".", "checkpoint-8"):
         one, two = weights(result.folder / place), weights(resumed.folder / place)
-        assert all(torch.equal(one[name], two[name]) for name in one), place
+        assert equal_weights(one, two), place
 
 
 # Early stopping ------------------------------------------------------------------------------------------------------
@@ -246,29 +230,21 @@ def test_the_count_goes_on_in_a_resumed_run_and_a_stopped_run_does_not_train_aga
     scripted(monkeypatch, [5.0, 4.0, 3.0, 2.0, 1.0, 6.0, 7.0, 8.0, 9.0])
     values = every_update(tmp_path, max_steps=9)
     values |= {"early_stopping": {"patience": 4}, "averaging": {"last": 0}}
-    original = Seq2SeqTokenTrainer.training_step
-
-    def failing(self, *args, **kwargs):
-        if self.state.global_step == 3:
-            raise RuntimeError("power cut")
-        return original(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
-        patch.setattr(Seq2SeqTokenTrainer, "training_step", failing)
+    with power_cut(3):
         run(values)
     result = run(values, resume=True)
     sentence = "stopped at update 5: bleu has not improved for 4 evaluations"
     assert result.metrics["training"]["stopped"] == sentence
     kept = weights(result.folder)
     best = weights(result.folder / "checkpoint-1")
-    assert all(torch.equal(kept[name], best[name]) for name in kept)
+    assert equal_weights(kept, best)
 
     with monkeypatch.context() as patch:
         patch.setattr(Seq2SeqTokenTrainer, "training_step", lambda *args: pytest.fail("it trained"))
         (result.folder / "model.safetensors").unlink()
         again = run(values, resume=True)
     assert again.metrics["training"]["stopped"] == sentence and again.metrics["training"]["updates"] == 5
-    assert all(torch.equal(weights(again.folder)[name], kept[name]) for name in kept)
+    assert equal_weights(weights(again.folder), kept)
 
     longer = run(values, ["early_stopping.patience=5"], resume=True)
     assert longer.metrics["training"]["stopped"] is None and longer.metrics["training"]["updates"] == 9
@@ -281,7 +257,7 @@ def test_a_run_that_ended_within_an_epoch_does_not_train_again(tmp_path):
     kept = weights(run(values).folder)
     again = run(values, resume=True)
     assert again.metrics["training"]["updates"] == 8
-    assert all(torch.equal(weights(again.folder)[name], kept[name]) for name in kept)
+    assert equal_weights(weights(again.folder), kept)
 
 
 def test_early_stopping_can_be_added_to_a_run_that_is_resumed(tmp_path, monkeypatch):

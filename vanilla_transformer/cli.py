@@ -184,7 +184,8 @@ def average(
     ] = None,
 ) -> None:
     """Average the weights of checkpoints of one run (section 6.1)."""
-    from vanilla_transformer.training.averaging import average_checkpoints, best_checkpoints_of_run, find_checkpoints
+    from vanilla_transformer.training.averaging import average_checkpoints
+    from vanilla_transformer.training.checkpoints import best_checkpoints_of_run, find_checkpoints
 
     if last is not None and best is not None:
         raise ValueError("--last and --best choose different checkpoints of a run; give one of them.")

@@ -8,7 +8,7 @@ Shapes, as written at line ends:
     B  batch            T  target or only sequence, S  source (keys of cross-attention)
     D  hidden_size      F  intermediate_size
     H  query heads      K  key-value heads      d  head_dim
-    V  vocabulary
+    V  vocabulary       N  all tokens of a batch in one long row, M  those that they attend to
 """
 
 import math
@@ -251,17 +251,6 @@ def packed_sequences(position_ids: torch.Tensor | None, mask: Any, batch_size: i
     return find_packed_sequence_indices(position_ids.expand(batch_size, -1))
 
 
-def has_padding(mask: Any) -> bool:
-    """Whether a mask (B, T) leaves tokens out, and not all."""
-    return isinstance(mask, torch.Tensor) and mask.dim() == 2 and not mask.all() and bool(mask.any())
-
-
-def by_length(*masks: torch.Tensor) -> list[int]:
-    """Rows (B, T) that have tokens, neighbours of like lengths: by the first mask, then by the second."""
-    lengths = list(zip(*(mask.sum(1).tolist() for mask in masks), strict=True))
-    return sorted((row for row in range(len(lengths)) if lengths[row][0]), key=lengths.__getitem__)
-
-
 def same_sequence(of_queries: torch.Tensor, of_keys: torch.Tensor) -> Callable:
     """For transformers' mask functions: a token attends to its own sequence alone."""
     return lambda batch, head, query, key: of_queries[batch, query] == of_keys[batch, key]
@@ -285,11 +274,18 @@ def check_mask(name: str, mask: Any, queries: int, keys: int, tokens: int | None
         )
 
 
+def position_angles(position_ids: torch.Tensor, width: int, theta: float) -> torch.Tensor:
+    """`pos * theta^(-2i/width)`, (..., ceil(width / 2)), in float64 where the device has it."""
+    precise = torch.float32 if position_ids.device.type == "mps" else torch.float64
+    exponents = torch.arange(0, width, 2, device=position_ids.device, dtype=precise) / width
+    return position_ids.unsqueeze(-1).to(precise) * torch.pow(theta, -exponents)
+
+
 def sinusoidal_encoding(position_ids: torch.Tensor, width: int) -> torch.Tensor:
     """Section 3.5: `PE(pos, 2i) = sin(pos / 10000^(2i/width))`, `PE(pos, 2i+1) = cos(pos / 10000^(2i/width))`.
 
     Computed from the formula at every call: there is no table that could be too short, lost on loading or rounded by a
-    change of dtype. In float64 where the device has it.
+    change of dtype.
 
     Args:
         position_ids: (...), integers.
@@ -298,9 +294,7 @@ def sinusoidal_encoding(position_ids: torch.Tensor, width: int) -> torch.Tensor:
     Returns:
         (..., width) in float32.
     """
-    precise = torch.float32 if position_ids.device.type == "mps" else torch.float64
-    exponents = torch.arange(0, width, 2, device=position_ids.device, dtype=precise) / width
-    angles = position_ids.unsqueeze(-1).to(precise) * torch.pow(10000.0, -exponents)  # (..., ceil(width / 2))
+    angles = position_angles(position_ids, width, 10000.0)
     interleaved = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
     return interleaved[..., :width].float()
 
@@ -313,11 +307,9 @@ def rotary_encoding(position_ids: torch.Tensor, width: int, theta: float) -> tor
         width: even, of a head.
 
     Returns:
-        (2, ..., width / 2) in float32, computed in float64 where the device has it.
+        (2, ..., width / 2) in float32.
     """
-    precise = torch.float32 if position_ids.device.type == "mps" else torch.float64
-    exponents = torch.arange(0, width, 2, device=position_ids.device, dtype=precise) / width
-    angles = position_ids.unsqueeze(-1).to(precise) * torch.pow(theta, -exponents)
+    angles = position_angles(position_ids, width, theta)
     return torch.stack([angles.cos(), angles.sin()]).float()
 
 
@@ -370,14 +362,11 @@ class Unpadded:
         self.index = index
 
     @classmethod
-    def from_mask(cls, mask: torch.Tensor, order: list[int] | None = None) -> "Unpadded":
+    def from_mask(cls, mask: torch.Tensor, order: list[int]) -> "Unpadded":
         """Of rows with padding anywhere: `mask` (B, T), true for tokens. `order`: which rows, one after another."""
-        lengths = mask.sum(1).tolist()
-        if order is None:
-            return cls(mask.shape, lengths, mask.flatten().nonzero().squeeze(-1))
         rows = torch.tensor(order, device=mask.device)
         place, column = mask[rows].nonzero().unbind(-1)
-        return cls(mask.shape, [lengths[row] for row in order], rows[place] * mask.shape[1] + column)
+        return cls(mask.shape, mask[rows].sum(1).tolist(), rows[place] * mask.shape[1] + column)
 
     @classmethod
     def from_packed(cls, packed: torch.Tensor) -> "Unpadded":
@@ -399,6 +388,30 @@ class Unpadded:
             return states.unflatten(1, self.shape).squeeze(0)
         empty = states.new_zeros(self.shape.numel(), states.shape[-1])
         return empty.index_copy(0, self.index, states.squeeze(0)).unflatten(0, self.shape)
+
+
+def without_padding(*batches: tuple[torch.Tensor, Any]) -> list[Unpadded]:
+    """Sequences, or targets and the sources that they attend to, as long rows of the same order.
+
+    Args:
+        batches: inputs (B, T, ...) and their mask (B, T), or `None` for a mask without padding.
+
+    Returns:
+        One for each batch, without rows of padding alone. None at all where nothing can be left out: without padding,
+        where a mask says more than that, or where a target has no source.
+    """
+    given = [mask for _, mask in batches if mask is not None]
+    if any(not isinstance(mask, torch.Tensor) or mask.dim() != 2 for mask in given):
+        return []
+    if not any(not mask.all() and mask.any() for mask in given):
+        return []
+    masks = [inputs.new_ones(inputs.shape[:2]).bool() if mask is None else mask.bool() for inputs, mask in batches]
+    lengths = list(zip(*(mask.sum(1).tolist() for mask in masks), strict=True))
+    # neighbours of like lengths, which attention can take at once
+    order = sorted((row for row in range(len(lengths)) if lengths[row][0]), key=lengths.__getitem__)
+    if not all(all(lengths[row]) for row in order):
+        return []
+    return [Unpadded.from_mask(mask, order) for mask in masks]
 
 
 class Run(NamedTuple):
@@ -521,7 +534,7 @@ def segmented_attention(
     value = value.repeat_interleave(module.num_key_value_groups, dim=1)
     query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # (N or M, H, d)
     if segments.runs[0].key_index is not None:
-        index = torch.cat([run.key_index for run in segments.runs])
+        index = torch.cat([run.key_index for run in segments.runs if run.key_index is not None])
         key, value = key.index_select(0, index), value.index_select(0, index)
     query_sizes = [run.count * run.queries for run in segments.runs]
     key_sizes = [run.count * run.keys for run in segments.runs]
@@ -531,7 +544,7 @@ def segmented_attention(
         segments.runs, query.split(query_sizes), key.split(key_sizes), value.split(key_sizes), strict=True
     ):
         mask = None if run.mask is None else run.mask.to(query.dtype)
-        if module.sliding_window is not None:
+        if module.sliding_window is not None:  # of self-attention, whose runs have no masked keys
             distance = torch.arange(run.queries).unsqueeze(-1) - torch.arange(run.keys)
             mask = distance.abs() < module.sliding_window
             mask = mask & (distance >= 0) if module.is_causal else mask
@@ -591,7 +604,7 @@ class VanillaTransformerAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
-        # only flash attention reads it, which counts the token itself on either side; the others have it in their mask
+        # read by flash attention, which counts the token itself on either side, and sequence by sequence; else in the mask
         self.sliding_window = sliding_window if is_causal or sliding_window is None else sliding_window + 1
         self.head_dim = config.head_dim
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
@@ -862,7 +875,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             hidden_states = hidden_states + self.embed_positions(position_ids)
         return dropout(hidden_states, self.config.dropout, self.training)
 
-    def knows_segments(self, inputs: torch.Tensor, kwargs: dict[str, Any]) -> bool:
+    def supports_segments(self, inputs: torch.Tensor, kwargs: dict[str, Any]) -> bool:
         """Whether attention can go sequence by sequence: with flash attention, and with sdpa on a CPU.
 
         Not where the states of all layers are wanted, which have the shape of the batch; nor in a graph, whose shapes
@@ -876,6 +889,24 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             return False
         on_cpu = self.config._attn_implementation == "sdpa" and inputs.device.type == "cpu"
         return on_cpu or is_flash_attention_requested(self.config)
+
+    def unpad(self, kwargs: dict[str, Any], *batches: tuple) -> tuple[Unpadded | None, Unpadded | None]:
+        """Inputs, and the sources that they attend to, as long rows: where they are packed and, in training, padded.
+
+        `None` where they stay as they are.
+
+        Args:
+            kwargs: of the forward.
+            batches: of each its tensor (B, T, ...), its mask, and its `packed_sequences`.
+        """
+        inputs, _, packed = batches[0]
+        found: list[Unpadded] = []
+        if self.supports_segments(inputs, kwargs):
+            if packed is not None:
+                found = [Unpadded.from_packed(sequences) for *_, sequences in batches]
+            elif self.training:
+                found = without_padding(*(batch[:2] for batch in batches))
+        return (*found, None, None)[:2]
 
     def rotation(self, position_ids: torch.Tensor) -> torch.Tensor | None:
         """`rotary_encoding` (2, B or 1, T, d/2), once for all layers; `None` where positions are of another kind."""
@@ -920,12 +951,8 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         packed = packed_sequences(position_ids, attention_mask, inputs.shape[0])
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, 0, inputs.shape[1], inputs.device)
-        unpadded = segments = None
-        if self.knows_segments(inputs, kwargs):
-            if packed is not None:
-                unpadded = Unpadded.from_packed(packed)
-            elif self.training and has_padding(attention_mask):
-                unpadded = Unpadded.from_mask(attention_mask.bool(), by_length(attention_mask))
+        segments = None
+        unpadded, _ = self.unpad(kwargs, (inputs, attention_mask, packed))
         if unpadded is not None:
             input_ids, inputs_embeds, position_ids = map(unpadded.take, (input_ids, inputs_embeds, position_ids))
             attention_mask, segments = None, Segments(unpadded.lengths, unpadded.lengths)
@@ -1020,7 +1047,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             check_mask("attention_mask", attention_mask, inputs.shape[1], inputs.shape[1], inputs.shape[1])
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, past_length, inputs.shape[1], inputs.device)
-        unpadded = source = segments = cross_segments = packed_source = None
+        batches = [(inputs, attention_mask, packed)]
         if encoder_hidden_states is not None:
             shape = encoder_hidden_states.shape
             check_mask("cross_attention_mask", encoder_attention_mask, inputs.shape[1], shape[1], shape[1])
@@ -1029,14 +1056,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 raise ValueError(
                     "where rows hold several pairs, position_ids and decoder_position_ids both start anew."
                 )
-        if starts and not use_cache and self.knows_segments(inputs, kwargs):
-            if packed is not None:
-                unpadded = Unpadded.from_packed(packed)
-                source = None if packed_source is None else Unpadded.from_packed(packed_source)
-            elif self.training:
-                unpadded, source = self._without_padding(
-                    inputs, attention_mask, encoder_hidden_states, encoder_attention_mask
-                )
+            batches.append((encoder_hidden_states, encoder_attention_mask, packed_source))
+        unpadded = source = segments = cross_segments = None
+        if starts and not use_cache:
+            unpadded, source = self.unpad(kwargs, *batches)
         if unpadded is not None:
             input_ids, inputs_embeds, position_ids = map(unpadded.take, (input_ids, inputs_embeds, position_ids))
             attention_mask, segments = None, Segments(unpadded.lengths, unpadded.lengths)
@@ -1083,24 +1106,6 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             last_hidden_state=hidden_states if unpadded is None else unpadded.put_back(hidden_states),
             cache=cache if use_cache else None,
         )
-
-    @staticmethod
-    def _without_padding(
-        inputs: torch.Tensor, mask: Any, encoder_hidden_states: torch.Tensor | None, encoder_mask: Any
-    ) -> tuple[Unpadded | None, Unpadded | None]:
-        """Target and source as long rows, pair by pair; `None` where there is no padding, or a mask says more than that."""
-        if encoder_hidden_states is None:
-            return (Unpadded.from_mask(mask.bool(), by_length(mask)) if has_padding(mask) else None), None
-        ready = any(isinstance(one, torch.Tensor) and one.dim() == 4 for one in (mask, encoder_mask))
-        if ready or not (has_padding(mask) or has_padding(encoder_mask)):
-            return None, None
-        shape = encoder_hidden_states.shape[:2]
-        mask = mask.bool() if mask is not None else inputs.new_ones(inputs.shape[:2], dtype=torch.bool)
-        encoder_mask = encoder_mask.bool() if encoder_mask is not None else mask.new_ones(shape)
-        order = by_length(mask, encoder_mask)
-        if not encoder_mask[order].any(1).all():  # queries without a key
-            return None, None
-        return Unpadded.from_mask(mask, order), Unpadded.from_mask(encoder_mask, order)
 
 
 # --------------------------------------------------------------------------------------------------------- base model

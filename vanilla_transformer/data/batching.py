@@ -27,6 +27,9 @@ __all__ = ["COUNTS", "TokenBudgetBatchSampler", "pair_costs"]
 
 COUNTS = ("longer", "both")
 
+POOL_SIZE = 1024
+"""Pairs of equal cost are sorted by their sides in random pools of this many."""
+
 
 def pair_costs(lengths: np.ndarray, count: str) -> np.ndarray:
     """What each pair takes of a budget, (n,), by its source and target lengths (n, 2); see `TokenBudgetBatchSampler`.
@@ -149,7 +152,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         max_sentences: int | None = None,
         shuffle: bool = True,
         seed: int = 0,
-        pool_size: int = 1024,
+        pool_size: int = POOL_SIZE,
         drop_last: bool = False,
         count: str = "longer",
         packed: bool = False,

@@ -16,13 +16,18 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from vanilla_transformer.data.batching import check_budget, check_options, cut_by_budget, order_by_cost, pair_costs
+from vanilla_transformer.data.batching import (
+    POOL_SIZE,
+    check_budget,
+    check_options,
+    cut_by_budget,
+    order_by_cost,
+    pair_costs,
+)
 
 __all__ = ["TokenBudgetStream", "row_lengths"]
 
 Row = dict[str, Any]
-
-EQUALS = 1024  # `TokenBudgetBatchSampler`'s default for the pools that rows of equal cost are sorted in
 
 
 def row_lengths(row: Row) -> tuple[int, int]:
@@ -34,9 +39,9 @@ def row_lengths(row: Row) -> tuple[int, int]:
 class TokenBudgetStream(IterableDataset[list[Row]]):
     """Yield lists of rows whose padded size stays within `max_tokens`, every row exactly once per epoch.
 
-    `TokenBudgetBatchSampler` for rows that are not at hand. Rows are read into a pool. Those of a full pool are sorted by cost as there, and cut into
-    batches, which come in random order; what does not fill a batch goes back into the pool. So a row moves by about
-    `pool_size` rows at most: a source that is sorted should be shuffled once beforehand.
+    `TokenBudgetBatchSampler` for rows that are not at hand. Rows are read into a pool. Those of a full pool are sorted by
+    cost as there, and cut into batches, which come in random order; what does not fill a batch goes back into the pool.
+    So a row moves by about `pool_size` rows at most: a source that is sorted should be shuffled once beforehand.
 
     All processes and all workers of a `DataLoader` read the same rows and make the same batches; each keeps its own.
     So every process gets equally many batches and the same batches come in the same order with any number of workers;
@@ -196,7 +201,7 @@ class TokenBudgetStream(IterableDataset[list[Row]]):
         """Batches of a pool as indices, and what stays in it: the shortest rows, where they do not fill a batch."""
         sides = np.asarray(lengths, dtype=np.int64).reshape(-1, 2)
         costs = pair_costs(sides, self.count)
-        order = order_by_cost(sides, costs, generator if self.shuffle else None, EQUALS)
+        order = order_by_cost(sides, costs, generator if self.shuffle else None, POOL_SIZE)
         bounds = cut_by_budget(costs[order], self.max_tokens, self.max_sentences)
         batches = np.split(order, bounds[1:-1]) if len(order) else []
         rest = batches.pop() if len(batches) > 1 and not is_last else order[:0]

@@ -1,15 +1,20 @@
-"""When training has diverged, and by which examples: what `TokenTrainer` goes by to end a run that cannot be saved any more."""
+"""When training has diverged, and by which examples: how `TokenTrainer` ends a run that is beyond saving."""
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from accelerate.utils import gather_object
 
-__all__ = ["ROWS", "DivergenceRule", "NumberedCollator", "NumberedRows", "Update"]
+from vanilla_transformer.training import DivergedError
+from vanilla_transformer.training.checkpoints import find_checkpoints, update_of
+
+__all__ = ["ROWS", "DivergenceMonitor", "DivergenceRule", "NumberedCollator", "NumberedRows", "Update"]
 
 ROWS = "row_numbers"
 """Key of a batch's (B,) row numbers."""
@@ -23,6 +28,9 @@ LEAST = 20
 MARGIN = 1.0
 """A loss that explodes is also above the median by so many nats: where the loss is tiny, a multiple of it is still fine."""
 
+MOST_UNREAD = 1000
+"""Updates are looked at after so many at the latest."""
+
 SKIPPED = 30
 """After so many updates in a row that fp16's gradient scaler has skipped, it is no longer looking for the right scale, which
 it halves each time: from 65,536 down to 0.00006."""
@@ -32,7 +40,7 @@ it halves each time: from 65,536 down to 0.00006."""
 class Update:
     """What is known of one update: its number from 1, the losses and row numbers of its batches, its gradient norm."""
 
-    number: int
+    number: int = 0
     losses: list[torch.Tensor] = field(default_factory=list)
     rows: list[torch.Tensor] = field(default_factory=list)
     grad_norm: Any = math.nan
@@ -67,10 +75,10 @@ class DivergenceRule:
         self.skipped = 0
 
     def remember(self, losses: Iterable[float]) -> None:
-        """Take losses of earlier sittings for those of updates."""
+        """Take losses that were logged before training was resumed for those of updates."""
         self.past.extend(loss for loss in losses if math.isfinite(loss))
 
-    def trouble(self, update: Update, loss: float, grad_norm: float) -> tuple[Update, str] | None:
+    def check(self, update: Update, loss: float, grad_norm: float) -> tuple[Update, str] | None:
         """The update with which training diverged and what is wrong with it, once that is certain.
 
         Args:
@@ -101,6 +109,96 @@ class DivergenceRule:
             f"the loss is {loss:.4g}, and for {self.updates} update{'s' if self.updates > 1 else ''} in a row above "
             f"{self.loss_over_median:g} times its running median of {usual:.4g}"
         )
+
+
+class DivergenceMonitor:
+    """Goes by a rule while a model trains; its methods are called on all processes.
+
+    What is known of an update stays on the device until `check`, so that nothing waits for it before.
+
+    Args:
+        rule: when training has diverged.
+        folder: of the run, whose checkpoints the error names.
+        name_rows: names examples by the numbers of their rows, as in "lines 3, 17 of train.txt".
+    """
+
+    def __init__(self, rule: DivergenceRule, folder: Path, name_rows: Callable[[Sequence[int]], str] | None = None):
+        self.rule, self.folder, self.name_rows = rule, folder, name_rows or _row_numbers
+        self._current = self._last_read = Update()
+        self._unread: list[Update] = []
+
+    def add_batch(self, loss: torch.Tensor, rows: torch.Tensor | None) -> None:
+        """Take in a batch of the current update: its share of the loss, and the numbers of its rows where known."""
+        self._current.losses.append(loss)
+        if rows is not None:
+            self._current.rows.append(rows)
+
+    def end_update(self, number: int, grad_norm: Any) -> None:
+        """Take in the rest of the current update."""
+        self._current.number, self._current.grad_norm = number, grad_norm
+        self._unread.append(self._current)
+        self._current = Update()
+        if len(self._unread) >= MOST_UNREAD:
+            self.check()
+
+    def check(self, model: torch.nn.Module | None = None) -> None:
+        """Look at the updates since the last check, and at the weights of a model.
+
+        Raises:
+            DivergedError: on all processes.
+        """
+        updates, self._unread = self._unread, []
+        if updates:
+            self._last_read = updates[-1]
+            self._check_updates(updates)
+        if model is not None and self.rule.non_finite:
+            parts = [getattr(p, "to_local", lambda p=p: p)() for p in model.parameters()]
+            finite = bool(torch.stack([part.isfinite().all() for part in parts]).all())
+            if not all(gather_object([finite])):
+                self._stop(self._last_read, "the weights are not finite")
+
+    def _check_updates(self, updates: list[Update]) -> None:
+        # all numbers in one transfer from the device
+        numbers = [loss for update in updates for loss in update.losses]
+        numbers += [_plain(update.grad_norm, numbers[0]) for update in updates]
+        read = iter(torch.stack([number.float() for number in numbers]).tolist())
+        own = [sum(next(read) for _ in update.losses) for update in updates]
+        norms = list(read)
+        losses = gather_object([own])  # of each process, of each update
+        for position, update in enumerate(updates):
+            of_processes = [of_process[position] for of_process in losses]
+            found = self.rule.check(update, sum(of_processes) / len(losses), norms[position])
+            if found:
+                # a loss that is no number is the doing of the processes that have it
+                innocent = math.isfinite(own[position]) and not all(map(math.isfinite, of_processes))
+                self._stop(*found, innocent)
+
+    def _stop(self, update: Update, reason: str, innocent: bool = False) -> None:
+        rows = gather_object([] if innocent else update.row_numbers())
+        before = [checkpoint for checkpoint in find_checkpoints(self.folder) if update_of(checkpoint) < update.number]
+        if before:
+            kept = f"the last checkpoint before it is {before[-1]}"
+            start = f"start again, or go on from its weights with start_from={before[-1]} and another output_dir"
+        else:
+            kept, start = "no checkpoint was saved before it", "start again"
+        raise DivergedError(
+            f"training diverged at update {update.number}: {reason}; its batches are {self.name_rows(rows)}; {kept}; "
+            f"lower training.learning_rate, set training.max_grad_norm or mend these examples, then {start}.",
+            update.number,
+            reason,
+            rows,
+            before[-1] if before else None,
+        )
+
+
+def _row_numbers(rows: Sequence[int]) -> str:
+    return f"the rows {', '.join(map(str, rows))} of the training data, counted from 0"
+
+
+def _plain(grad_norm: Any, like: torch.Tensor) -> torch.Tensor:
+    """A gradient norm, which may be a number or distributed over processes, as a tensor on one device."""
+    whole = getattr(grad_norm, "full_tensor", lambda: grad_norm)()
+    return torch.as_tensor(whole, device=like.device)
 
 
 class NumberedRows(torch.utils.data.Dataset):

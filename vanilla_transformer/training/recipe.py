@@ -29,6 +29,7 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.batching import COUNTS
 from vanilla_transformer.training import RecipeError
+from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER
 from vanilla_transformer.training.presets import PRESETS, RecipePreset
 from vanilla_transformer.training.schedules import noam_factor
 from vanilla_transformer.training.tasks import TASKS, Task
@@ -112,9 +113,9 @@ class BatchSection:
         max_tokens: sentences times the longest source or target of a batch stay within it (fairseq's `--max-tokens`).
             With several processes each has a batch of its own in every step.
         max_sentences: and the number of pairs, or texts or blocks, within this.
+        count: "longer": a pair counts as its longer side, or "both": as source and target together.
         packing: several pairs or texts in one row, without padding; the budget holds for the sum of their tokens, and
             lengths are mixed.
-        count: "longer": a pair counts as its longer side, or "both": as source and target together.
     """
 
     max_tokens: int = 4096
@@ -128,7 +129,8 @@ class AveragingSection:
     """Means of weights (section 6.1), any of which is kept where it scores at least as well as the best checkpoint.
 
     Attributes:
-        last: of the last so many checkpoints; 0 or 1 for none. 5, where neither of the others is wanted.
+        last: of the last so many checkpoints; 0 or 1 for none. By default none where one of the others is wanted, else
+            what `preset` says, or 5.
         best: of the so many checkpoints with the best `training.metric_for_best_model`, which are not deleted as old
             ones are; 0 or 1 for none.
         ema: decay of an exponential moving average over the updates, such as 0.999, which reaches back some
@@ -171,12 +173,12 @@ class EvaluationSection:
 
 @dataclass
 class StopSection:
-    """When training has diverged and ends with the examples of the update named; `DivergenceRule` is what goes by it.
+    """When training has diverged, and ends with an error that names the examples; see `DivergenceRule`.
 
     Attributes:
-        non_finite: when the loss, the gradient norm or a weight is no finite number; with fp16, when that goes on.
+        non_finite: when the loss, the gradient norm or a weight is not a finite number; with fp16, when that goes on.
         loss_over_median: when the loss stays above so many times its running median; None for never.
-        updates: for so many updates in a row.
+        updates: how many in a row the loss is above it.
     """
 
     non_finite: bool = True
@@ -199,7 +201,7 @@ class CardSection:
 
 
 # fields of TrainingArguments that the recipe sets elsewhere
-SET_ELSEWHERE = {
+_SET_ELSEWHERE = {
     "output_dir": "output_dir",
     "seed": "seed",
     "label_smoothing_factor": "model.label_smoothing",
@@ -234,7 +236,7 @@ _FREE_AT_START = {
 }
 
 # fields of TrainingArguments that have no effect on batches by token budget
-WITHOUT_EFFECT = {
+_WITHOUT_EFFECT = {
     "auto_find_batch_size",
     "dataloader_drop_last",
     "dataloader_prefetch_factor",
@@ -242,11 +244,12 @@ WITHOUT_EFFECT = {
     "train_sampling_strategy",
 }
 
-# beginnings of the names of training fields that may differ between the sittings of one run
-FREE_IN_TRAINING = (
+# beginnings of the names of training fields that may change when a run is resumed
+_FREE_AT_RESUME = (
     "num_train_epochs",
     "max_steps",
     "eval_",
+    "per_device_eval_batch_size",
     "save_",
     "logging_",
     "report_to",
@@ -269,11 +272,12 @@ class Recipe:
             may not contradict it.
         output_dir: the folder of the run.
         seed: of initialisation, dropout and batches.
-        max_minutes: training stops after so many minutes, over all sittings; None for no limit.
+        max_minutes: training stops after so many minutes, counted on where a run is resumed; None for no limit.
         model: `preset` and any field of `VanillaTransformerConfig`; vocabulary and token ids follow the tokenizer, and
             for seq2seq label smoothing is 0.1 (section 5.4) where nothing else is said.
-        training: fields of `transformers.TrainingArguments`, for seq2seq `Seq2SeqTrainingArguments`; `learning_rate: noam` stands for the paper's peak
-            `hidden_size^-0.5 * warmup_steps^-0.5`, `noam * 2.0` for twice that.
+        training: fields of `transformers.TrainingArguments`, for seq2seq `Seq2SeqTrainingArguments`;
+            `learning_rate: noam` stands for the paper's peak `hidden_size^-0.5 * warmup_steps^-0.5`, `noam * 2.0` for twice
+            that.
         generation: fields of `transformers.GenerationConfig`, `max_length_over_source` and `length_penalty_form`.
     """
 
@@ -304,7 +308,7 @@ class Recipe:
         trained_as = PRESETS[self.preset] if self.preset else RecipePreset("")
         # here and not where they are used, so that the recipe in a run's folder says all that the run depends on
         self.training = {**task.training_defaults, **trained_as.training, **self.training}
-        self.training.setdefault("greater_is_better", self._best_score not in ("loss", "perplexity"))
+        self.training.setdefault("greater_is_better", self._best_score not in LOWER_IS_BETTER)
         self.tokenizer.kind = self.tokenizer.kind or task.tokenizer_kind
         preset = {} if self.start_from else {"preset": "transformer-base"}
         architecture = {} if self.start_from else {"architecture": task.architecture}
@@ -398,11 +402,11 @@ class Recipe:
         self.config()
         training_fields = {f.name for f in dataclasses.fields(task.arguments_class)}
         for name in self.training:
-            if name in SET_ELSEWHERE:
-                raise RecipeError(f"training.{name} is set by {SET_ELSEWHERE[name]} in a recipe; set it there.")
-            if name in WITHOUT_EFFECT:
+            if name in _SET_ELSEWHERE:
+                raise RecipeError(f"training.{name} is set by {_SET_ELSEWHERE[name]} in a recipe; set it there.")
+            if name in _WITHOUT_EFFECT:
                 raise RecipeError(f"training.{name} has no effect on batches by token budget; leave it out.")
-        _known(self.training, training_fields - set(SET_ELSEWHERE) - WITHOUT_EFFECT, "training")
+        _known(self.training, training_fields - set(_SET_ELSEWHERE) - _WITHOUT_EFFECT, "training")
         for name, value in self.training.items():
             if value is False and name.endswith("_strategy"):
                 self.training[name] = value = "no"  # which is what YAML reads as false
@@ -644,8 +648,8 @@ class Recipe:
 
         def binding(recipe: Recipe) -> dict[str, Any]:
             values = recipe.to_dict()
-            training = {name: v for name, v in values["training"].items() if not name.startswith(FREE_IN_TRAINING)}
-            data = {name: v for name, v in values["data"].items() if name != "test"}
+            training = {name: v for name, v in values["training"].items() if not name.startswith(_FREE_AT_RESUME)}
+            data = {name: v for name, v in values["data"].items() if name not in ("test", "license")}
             sections = {
                 "data": data,
                 "training": training,

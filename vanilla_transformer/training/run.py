@@ -22,24 +22,30 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
-from vanilla_transformer.training.averaging import average_weights, best_checkpoints, find_checkpoints, protected
+from vanilla_transformer.training.averaging import average_weights
+from vanilla_transformer.training.callbacks import EarlyStop, TimeLimit, TokenProgress
+from vanilla_transformer.training.checkpoints import (
+    STATE,
+    best_checkpoints,
+    checkpoints_to_keep,
+    delete_old_checkpoints,
+    find_checkpoints,
+)
 from vanilla_transformer.training.divergence import DivergenceRule
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.recipe import Recipe
-from vanilla_transformer.training.saving import PARTIAL, delete_old_checkpoints, errors_of_writing, whole_files
-from vanilla_transformer.training.schedules import noam_factor, noam_peak
+from vanilla_transformer.training.saving import PARTIAL, errors_of_writing, whole_files
+from vanilla_transformer.training.schedules import peak_learning_rate
 from vanilla_transformer.training.sharding import check_plugin, gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
-from vanilla_transformer.training.trainer import EarlyStop, TimeLimit, TokenProgress
 
-__all__ = ["RunResult", "run_recipe"]
+__all__ = ["RunResult", "run_recipe", "training_arguments"]
 
 METRICS, RECIPE, CURVES = "metrics.json", "recipe.yaml", "curves.png"
 DIVERGED = "diverged.json"
@@ -69,13 +75,13 @@ def run_recipe(
             `resume` or `overwrite` says what to do with it.
         FileNotFoundError, ValueError: for data that cannot be read; see `load_parallel`.
         OSError: where a file cannot be written, as on a full disk; what was whole before stays whole.
-        DivergedError: where the loss is no number any more or explodes; `diverged.json` in the folder names the examples.
+        DivergedError: where training diverges; `diverged.json` in the folder names the examples.
         RunInterrupted: on Ctrl-C during training.
     """
     if _accelerator() is None:
         keep_freed_memory()
     folder = Path(recipe.output_dir)
-    arguments = _training_arguments(recipe)
+    arguments = training_arguments(recipe)
     first_process = arguments.process_index == 0
     if first_process:
         _check_folder(folder, resume=resume, overwrite=overwrite)
@@ -88,26 +94,9 @@ def run_recipe(
     set_seed(recipe.seed)
 
     task = recipe.new_task()
-    parts = {name: Part(name, *task.load(recipe.specification(name))) for name in recipe.data_parts()}
-    task.prepare(parts, folder if checkpoint else None)
-    for part in parts.values():
-        try:
-            part.rows = task.encode(part)
-        except RecipeError:
-            raise
-        except ValueError as error:
-            raise ValueError(f"{part.name}: {error}") from error
-        say(str(part.report))
+    parts = task.read(recipe.data_parts(), folder if checkpoint else None, say)
     train, validation = parts["data.train"], parts["data.validation"]
-
-    sampler = TokenBudgetBatchSampler(
-        task.lengths(train.rows),
-        recipe.batches.max_tokens,
-        max_sentences=recipe.batches.max_sentences,
-        seed=recipe.seed,
-        count=recipe.batches.count,
-        packed=recipe.batches.packing,
-    )
+    sampler = task.batch_sampler(train)
     say(
         f"{len(sampler)} batches an epoch of at most {recipe.batches.max_tokens} tokens"
         f"{' a side' if recipe.batches.count == 'longer' else ''}, "
@@ -126,32 +115,11 @@ def run_recipe(
         say(
             f"going on from {checkpoint}" if checkpoint else f"{folder} has no checkpoint yet: starting from the first"
         )
-    trainer = task.trainer_class(
-        model=model,
-        args=arguments,
-        train_dataset=task.train_data(train.rows),
-        eval_dataset=task.evaluation_data(validation.rows, recipe.evaluation.sentences),
-        data_collator=task.collator(model),
-        train_collator=task.packer(model) if recipe.batches.packing else None,
-        batch_sampler=sampler,
-        processing_class=task.tokenizer,
-        divergence=DivergenceRule(**dataclasses.asdict(recipe.stop_on)),
-        name_rows=lambda rows: task.name_rows(train, rows),
-        ema_decay=recipe.averaging.ema,
-        keep_best=recipe.averaging.best,
-        **task.trainer_options(validation),
-    )
-    if trainer.is_fsdp_enabled:
-        check_plugin(trainer.accelerator.state.fsdp_plugin)
+    trainer = _new_trainer(recipe, task, model, arguments, train, validation, sampler)
     progress = TokenProgress(name for name, *_ in task.curves)
     if not arguments.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(progress)
-    if recipe.max_minutes is not None:
-        trainer.add_callback(TimeLimit(trainer, recipe.max_minutes))
-    patience = recipe.early_stopping.patience
-    if patience is not None:
-        trainer.add_callback(EarlyStop(patience, recipe.early_stopping.threshold))
     try:
         _train(trainer, checkpoint, folder)
     except DivergedError as error:
@@ -232,8 +200,8 @@ def _clear_folder(folder: Path, recipe: Recipe, arguments: TrainingArguments, *,
     (folder / DIVERGED).unlink(missing_ok=True)
     if checkpoints:
         # a run may have ended before it came to this, and the average must not be of checkpoints that should be gone
-        state = TrainerState.load_from_json(str(checkpoints[-1] / TRAINER_STATE_NAME))
-        kept = protected(
+        state = TrainerState.load_from_json(str(checkpoints[-1] / STATE))
+        kept = checkpoints_to_keep(
             folder, state, recipe.averaging.best, arguments.metric_for_best_model, arguments.greater_is_better
         )
         delete_old_checkpoints(folder, arguments.save_total_limit, kept)
@@ -243,7 +211,15 @@ def _say_nothing(line: str) -> None:
     """What all processes but the first say."""
 
 
-def _training_arguments(recipe: Recipe) -> TrainingArguments:
+def training_arguments(recipe: Recipe, **overrides: Any) -> TrainingArguments:
+    """The recipe's training section for transformers, with what this machine and all runs of the package need.
+
+    Args:
+        overrides: fields in the place of the recipe's.
+
+    Raises:
+        RecipeError: for a value that transformers refuses, and for what this machine cannot do.
+    """
     # use_cpu: without it transformers 5.24 lets several processes on CPUs each train a model of its own
     # logging_nan_inf_filter: it hides a loss that is no number behind the mean of those before it, and reads every loss
     # from the device for it; fp16 needs it for the updates that its gradient scaler skips
@@ -254,10 +230,10 @@ def _training_arguments(recipe: Recipe) -> TrainingArguments:
         "logging_nan_inf_filter": bool(recipe.training.get("fp16")),
     }
     task = TASKS[recipe.task]
-    fields = {**machine, "label_names": list(task.label_names), **recipe.training}
+    fields = {**machine, "label_names": list(task.label_names), **recipe.training, **overrides}
     fields.setdefault("save_total_limit", max(recipe.averaging.last or 0, recipe.averaging.best, 1) + 1)
-    if (factor := noam_factor(fields["learning_rate"])) is not None:
-        fields["learning_rate"] = noam_peak(recipe.config().hidden_size, int(fields["warmup_steps"]), factor)
+    width, warmup = recipe.config().hidden_size, fields["warmup_steps"]
+    fields["learning_rate"] = peak_learning_rate(fields["learning_rate"], width, warmup)
     for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):  # what transformers 5.24 warns of
         if name in fields:
             fields.setdefault(name.replace("gradient", "activation"), fields.pop(name))
@@ -287,6 +263,44 @@ def _check_machine(arguments: TrainingArguments) -> None:
             f"training.torch_compile needs the C++ compiler {compiler}, which is not here; install it, name another in "
             "the environment variable CXX, or leave torch_compile out."
         )
+
+
+def _new_trainer(
+    recipe: Recipe,
+    task: Task,
+    model: PreTrainedModel,
+    arguments: TrainingArguments,
+    train: Part,
+    validation: Part,
+    sampler: TokenBudgetBatchSampler,
+) -> Any:
+    """The task's trainer, with all that the recipe wants of it.
+
+    Raises:
+        RecipeError: for a way of sharding that a run cannot be made with.
+    """
+    trainer = task.trainer_class(
+        model=model,
+        args=arguments,
+        train_dataset=task.train_data(train.rows),
+        eval_dataset=task.evaluation_data(validation.rows, recipe.evaluation.sentences),
+        data_collator=task.collator(model),
+        train_collator=task.train_collator(model),
+        batch_sampler=sampler,
+        processing_class=task.tokenizer,
+        divergence=DivergenceRule(**dataclasses.asdict(recipe.stop_on)),
+        name_rows=lambda rows: task.name_rows(train, rows),
+        ema_decay=recipe.averaging.ema,
+        keep_best=recipe.averaging.best,
+        **task.trainer_options(validation),
+    )
+    if trainer.is_fsdp_enabled:
+        check_plugin(trainer.accelerator.state.fsdp_plugin)
+    if recipe.max_minutes is not None:
+        trainer.add_callback(TimeLimit(trainer, recipe.max_minutes))
+    if recipe.early_stopping.patience is not None:
+        trainer.add_callback(EarlyStop(recipe.early_stopping.patience, recipe.early_stopping.threshold))
+    return trainer
 
 
 def _train(trainer: Trainer, checkpoint: Path | None, folder: Path) -> None:
@@ -426,7 +440,7 @@ def _finish(
         whole_files(folder) as partial,
     ):
         trainer.model.save_pretrained(partial)
-        trainer.state.save_to_json(str(partial / TRAINER_STATE_NAME))
+        trainer.state.save_to_json(str(partial / STATE))
         _write_json(partial / METRICS, metrics)
         if not plot_curves(trainer.state.log_history, partial / CURVES, folder.name, task.curves):
             say(

@@ -1,7 +1,7 @@
-"""Files, folders and checkpoints that are there whole or not at all, whatever stops the writing of them.
+"""Files and folders that are there whole or not at all, whatever stops the writing of them.
 
-A run that is killed or that fills the disk leaves at most the folder `partial` half written, which nothing reads and the
-next sitting takes away. What is whole moves to its place in one step of the file system.
+A run that is killed or that fills the disk leaves at most the folder `partial` half written, which nothing reads and
+`--resume` takes away. What is whole moves to its place in one step of the file system.
 """
 
 import os
@@ -12,9 +12,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from vanilla_transformer.training.averaging import find_checkpoints
-
-__all__ = ["PARTIAL", "delete_old_checkpoints", "errors_of_writing", "move_whole", "whole_files"]
+__all__ = ["PARTIAL", "delete_folder", "errors_of_writing", "move_whole", "whole_files", "whole_folder"]
 
 PARTIAL = "partial"
 """Name of the folder in a run's folder that holds what is not yet written to its end, or is being deleted."""
@@ -41,26 +39,39 @@ def whole_files(folder: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+@contextmanager
+def whole_folder(place: Path) -> Iterator[Path]:
+    """A folder to write files into, beside `place`, which it becomes when all are written.
+
+    Args:
+        place: where nothing stands yet, or an empty folder.
+    """
+    partial = place.with_name(f"{place.name}.{PARTIAL}")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        _to_disk(path for path in partial.rglob("*") if path.is_file())
+        partial.replace(place)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def move_whole(partial: Path, place: Path) -> None:
     """Move a folder that is written to its end to its place; what is there already is replaced."""
     _to_disk(path for path in partial.rglob("*") if path.is_file())
     if place.exists():
-        _delete(place)
+        delete_folder(place)
     partial.replace(place)
 
 
-def delete_old_checkpoints(run: Path, limit: int | None, kept: Iterable[Path]) -> None:
-    """Delete the oldest checkpoints until `limit` are left, but neither the last one nor those in `kept`.
-
-    By the numbers of their updates: file times lie after a copy. None or 0 for no limit.
-    """
-    checkpoints = find_checkpoints(run)
-    if not limit or not checkpoints:
-        return
-    safe = {Path(folder).name for folder in kept} | {checkpoints[-1].name}
-    old = [checkpoint for checkpoint in checkpoints if checkpoint.name not in safe]
-    for checkpoint in old[: max(len(checkpoints) - limit, 0)]:
-        _delete(checkpoint)
+def delete_folder(folder: Path) -> None:
+    """Delete a folder in one step of the file system, so that what is interrupted leaves none that looks whole."""
+    doomed = folder.parent / PARTIAL / f"old-{folder.name}"
+    shutil.rmtree(doomed, ignore_errors=True)
+    doomed.parent.mkdir(exist_ok=True)
+    folder.replace(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 @contextmanager
@@ -82,16 +93,7 @@ def errors_of_writing(what: object, remedy: str) -> Iterator[None]:
         raise OSError(f"{what} could not be written: {reason}; {remedy}.") from error
 
 
-def _delete(folder: Path) -> None:
-    """Delete a folder that, if this is interrupted, must not be taken for a whole one."""
-    doomed = folder.parent / PARTIAL / f"old-{folder.name}"
-    shutil.rmtree(doomed, ignore_errors=True)
-    doomed.parent.mkdir(exist_ok=True)
-    folder.replace(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
-
-
-def _to_disk(files: Iterator[Path] | list[Path]) -> None:
+def _to_disk(files: Iterable[Path]) -> None:
     """Have the system write out what it holds in memory, so that not even a power cut leaves a file without its content.
 
     Some file systems say only now that they are full.

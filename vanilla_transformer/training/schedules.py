@@ -9,7 +9,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-__all__ = ["inverse_sqrt_factor", "inverse_sqrt_schedule", "noam_factor", "noam_peak"]
+__all__ = ["inverse_sqrt_factor", "inverse_sqrt_schedule", "noam_factor", "noam_peak", "peak_learning_rate"]
 
 
 def noam_peak(hidden_size: int, warmup_steps: int, factor: float = 1.0) -> float:
@@ -30,6 +30,12 @@ def noam_factor(learning_rate: Any) -> float | None:
     """The factor in `noam` (1) or `noam * 2.0`; None for a learning rate that is a number, or neither."""
     found = re.fullmatch(r"noam(?:\s*\*\s*(\d+(?:\.\d*)?|\.\d+))?", str(learning_rate).strip())
     return None if found is None else float(found[1] or 1)
+
+
+def peak_learning_rate(learning_rate: float | str, hidden_size: int, warmup_steps: float) -> float:
+    """The learning rate of a recipe as a number: `noam` and its multiples for a model of that width."""
+    factor = noam_factor(learning_rate)
+    return float(learning_rate) if factor is None else noam_peak(hidden_size, int(warmup_steps), factor)
 
 
 def inverse_sqrt_factor(step: int, warmup_steps: int) -> float:

@@ -1,7 +1,7 @@
 """What all tasks have in common, and what each must say for itself."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +18,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.data.packing import PackRows
 from vanilla_transformer.data.preparation import iterate_texts
 from vanilla_transformer.data.report import DataReport
@@ -148,6 +149,32 @@ class Task(ABC):
     def encode(self, part: Part) -> Any:
         """Rows of tokens of a part; rows that are dropped are reported."""
 
+    def read(
+        self, names: Iterable[str], ready: str | Path | None = None, say: Callable[[str], None] = print
+    ) -> dict[str, Part]:
+        """Parts of the data, from files to rows of tokens.
+
+        Args:
+            names: as in `Recipe.data_parts`; "data.train" and "data.validation" at least, which tokenizer and labels come
+                from.
+            ready: a folder with a tokenizer to use instead.
+            say: receives what became of each part.
+
+        Raises:
+            RecipeError, FileNotFoundError, ValueError: for data that cannot be read or used, naming the part.
+        """
+        parts = {name: Part(name, *self.load(self.recipe.specification(name))) for name in names}
+        self.prepare(parts, ready)
+        for part in parts.values():
+            try:
+                part.rows = self.encode(part)
+            except RecipeError:
+                raise
+            except ValueError as error:
+                raise ValueError(f"{part.name}: {error}") from error
+            say(str(part.report))
+        return parts
+
     def save(self, folder: Path) -> None:
         """Write the tokenizer into a run's folder."""
         self.tokenizer.save_pretrained(folder)
@@ -163,6 +190,18 @@ class Task(ABC):
     @abstractmethod
     def lengths(self, rows: Any) -> np.ndarray:
         """(n, 2): source and target lengths, for batches by token budget; 0 where there is no target."""
+
+    def batch_sampler(self, part: Part) -> TokenBudgetBatchSampler:
+        """Batches of a part as the recipe's batches section has them."""
+        batches = self.recipe.batches
+        return TokenBudgetBatchSampler(
+            self.lengths(part.rows),
+            batches.max_tokens,
+            max_sentences=batches.max_sentences,
+            seed=self.recipe.seed,
+            count=batches.count,
+            packed=batches.packing,
+        )
 
     @abstractmethod
     def ids(self, part: Part, rows: Sequence[int]) -> list[int]:
@@ -242,6 +281,12 @@ class Task(ABC):
     def packer(self, model: VanillaTransformerPreTrainedModel) -> Callable[[list[dict[str, Any]]], dict[str, Any]]:
         """Rows to a packed batch, for tasks that have one."""
         return PackRows()
+
+    def train_collator(
+        self, model: VanillaTransformerPreTrainedModel
+    ) -> Callable[[list[dict[str, Any]]], dict[str, Any]]:
+        """Rows to a batch of training: packed where the recipe says so."""
+        return self.packer(model) if self.recipe.batches.packing else self.collator(model)
 
     @abstractmethod
     def trainer_options(self, validation: Part) -> dict[str, Any]:

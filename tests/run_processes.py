@@ -1,7 +1,7 @@
-"""Sittings of a run in processes of their own, which end as a run may end: killed at any point, or by a disk that is full.
+"""Runs in processes of their own, which end as a run may end: killed at any point, or by a disk that is full.
 
 Started as a program it imports what a run needs once, then for each request, a line of JSON, forks a process that runs a
-recipe and answers how that ended. Points of a run have names such as "update 3 batch 1"; `Sittings` asks for one.
+recipe and answers how that ended. Points of a run have names such as "update 3 batch 1"; `RunProcesses` asks for one.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
-class Sittings:
+class RunProcesses:
     """The program, from the side of a test."""
 
     def __init__(self, folder):
@@ -35,7 +35,7 @@ class Sittings:
             `points` that were reached, `printed`.
         """
         self.count += 1
-        place = self.folder / f"sitting-{self.count}"
+        place = self.folder / f"process-{self.count}"
         place.mkdir()
         request = {"values": values, "resume": resume, "at": at, "do": do, "place": str(place)}
         self.program.stdin.write(json.dumps(request) + "\n")
@@ -56,7 +56,7 @@ class Sittings:
         self.program.wait(60)
 
 
-def _sitting(request):
+def _run(request):
     """In the forked process: run the recipe and reach its points."""
     import hashlib
 
@@ -194,7 +194,7 @@ def main():
             os.dup2(printed, 1)
             os.dup2(printed, 2)
             try:
-                _sitting(request)
+                _run(request)
             except BaseException:
                 import traceback
 

@@ -1,0 +1,129 @@
+"""Callbacks of a run: early stopping, a time limit, the progress bar."""
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ProgressCallback
+
+from vanilla_transformer.training.trainer import TokenTrainer
+
+__all__ = ["EarlyStop", "TimeLimit", "TokenProgress"]
+
+
+class EarlyStop(EarlyStoppingCallback):
+    """transformers' early stopping, whose count goes on in a run that is resumed, and which ends with a checkpoint.
+
+    `restore_callback_states_from_checkpoint` of transformers 5.24 would bring back the patience that the run had before, too.
+
+    Args:
+        patience: evaluations in a row without improvement.
+        threshold: what is not better by more than this is no improvement.
+    """
+
+    def __init__(self, patience: int, threshold: float = 0.0):
+        super().__init__(patience, threshold)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.early_stopping_patience_counter = self.evaluations_without_improvement(state)
+        control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
+        state.stateful_callbacks[type(self).__name__] = self.state()  # where a checkpoint is saved it has to be there
+
+    @classmethod
+    def evaluations_without_improvement(cls, state: TrainerState) -> int:
+        """The last ones before a checkpoint, by its state."""
+        stored = state.stateful_callbacks.get(cls.__name__, {})
+        return stored.get("attributes", {}).get("early_stopping_patience_counter", 0)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        super().on_evaluate(args, state, control, metrics, **kwargs)
+        state.stateful_callbacks[type(self).__name__] = self.state()
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_save |= args.save_strategy == "steps"
+
+
+class TimeLimit(TrainerCallback):
+    """Ends training after so many minutes, with an evaluation and a checkpoint.
+
+    Args:
+        trainer: whose minutes count.
+        minutes: of training, also before it was resumed.
+    """
+
+    def __init__(self, trainer: TokenTrainer, minutes: float):
+        self.trainer = trainer
+        self.minutes = minutes
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # logged minutes are rounded to thousandths
+        if state.global_step and self.trainer.minutes >= self.minutes - 0.001:
+            control.should_training_stop = True
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        over = [self.trainer.minutes >= self.minutes]
+        if args.world_size > 1:
+            # all processes go by the clock of the first, or some would wait for ever for those that stopped
+            broadcast_object_list(over)
+        if over[0]:
+            # where these come once an epoch, they come when it ends here
+            control.should_evaluate |= args.eval_strategy == "steps"
+            control.should_save |= args.save_strategy == "steps"
+            control.should_training_stop = True
+        return control
+
+
+class TokenProgress(ProgressCallback):
+    """transformers' progress bar with loss and tokens per second behind it, and one line for each evaluation.
+
+    Args:
+        scores: that the line shows, where the evaluation has them.
+    """
+
+    def __init__(self, scores: Iterable[str] = ()):
+        super().__init__()
+        self.scores = list(scores)
+
+    def close(self) -> None:
+        """End the line of a bar that was interrupted."""
+        if self.training_bar is not None:
+            self.training_bar.close()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not state.is_world_process_zero or self.training_bar is None or not logs:
+            return
+        if "loss" in logs:
+            shown = {
+                "loss": f"{float(logs['loss']):.3f}",
+                "lr": f"{float(logs['learning_rate']):.1e}",
+                "tok/s": f"{logs.get('tokens_per_second', 0):,}",
+            }
+            self.training_bar.set_postfix(shown)
+        elif "eval_loss" in logs:
+            names = [name for name in ("eval_loss", *(f"eval_{name}" for name in self.scores)) if name in logs]
+            values = "  ".join(f"{name.removeprefix('eval_')} {logs[name]:.4g}" for name in names)
+            self.training_bar.write(
+                f"step {state.global_step:>6}  epoch {state.epoch:>5.1f}  {logs.get('minutes', 0):>5.1f} min  {values}",
+                file=sys.stderr,
+            )
