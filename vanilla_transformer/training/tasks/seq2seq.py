@@ -156,7 +156,7 @@ class Seq2Seq(Task):
         return DataCollatorForSeq2Seq(self.tokenizer, model=model)
 
     def packer(self, model: Any) -> PackPairs:
-        return PackPairs(model.config.start_token_id)
+        return PackPairs(model.config.start_token_id, model.config.pad_token_id)
 
     def trainer_options(self, validation: Part) -> dict[str, Any]:
         evaluation = self.recipe.evaluation
