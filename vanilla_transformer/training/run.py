@@ -37,7 +37,7 @@ from vanilla_transformer.training.saving import PARTIAL, delete_old_checkpoints,
 from vanilla_transformer.training.schedules import noam_factor, noam_peak
 from vanilla_transformer.training.sharding import check_plugin, gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
-from vanilla_transformer.training.trainer import EarlyStop, TimeLimit, TokenProgress
+from vanilla_transformer.training.trainer import TRAINED_WEIGHTS, EarlyStop, TimeLimit, TokenProgress
 
 __all__ = ["RunResult", "run_recipe"]
 
@@ -85,6 +85,9 @@ def run_recipe(
         _check_same_run(recipe, Recipe.load(folder / RECIPE))
     finished = find_checkpoints(folder) if resume else []
     checkpoint = finished[-1] if finished else None
+    if checkpoint:
+        _check_complete(checkpoint, recipe)
+        arguments.eval_on_start = False  # the unbroken run has no evaluation here
     set_seed(recipe.seed)
 
     task = recipe.new_task()
@@ -221,6 +224,23 @@ def _check_same_run(recipe: Recipe, begun: Recipe) -> None:
         )
 
 
+def _check_complete(checkpoint: Path, recipe: Recipe) -> None:
+    """Refuse a checkpoint from which transformers would begin optimizer and schedule anew, without a word.
+
+    Raises:
+        RecipeError: naming what is missing.
+    """
+    needed = ["optimizer*", "scheduler.pt", "rng_state*.pth"]
+    if recipe.averaging.ema is not None:
+        needed.append(TRAINED_WEIGHTS)
+    missing = [name.replace("*", "") for name in needed if not any(checkpoint.glob(name))]
+    if missing:
+        raise RecipeError(
+            f"{checkpoint} lacks {', '.join(missing)}, so the run cannot go on from it as it was; with start_from={checkpoint} "
+            "another run begins with its weights. (training.save_only_model saves no more than these.)"
+        )
+
+
 def _clear_folder(folder: Path, recipe: Recipe, arguments: TrainingArguments, *, keep: bool) -> None:
     """Make the folder empty, or take out of the run in it what was not written or not deleted to its end."""
     if not keep and folder.is_dir():
@@ -265,8 +285,8 @@ def _training_arguments(recipe: Recipe) -> TrainingArguments:
         fields["generation_num_beams"] = recipe.evaluation.num_beams
     try:
         arguments = task.arguments_class(output_dir=recipe.output_dir, seed=recipe.seed, **fields)
-    except (TypeError, ValueError) as error:
-        raise RecipeError(f"training: {error}") from error
+    except (TypeError, ValueError, ImportError) as error:
+        raise RecipeError(f"training: {' '.join(str(error).split())}") from error
     _check_machine(arguments)
     return arguments
 
