@@ -12,6 +12,7 @@ from torch._dynamo.utils import counters
 
 from runs import recipe_values
 from test_averaging import every_update, scripted
+from test_tasks import recipe as recipe_of_task
 from vanilla_transformer.training import run as run_module
 from vanilla_transformer.training.averaging import find_checkpoints
 from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
@@ -25,6 +26,15 @@ def run(values, overrides=(), say=lambda line: None, **options):
 
 def weights(folder):
     return load_file(Path(folder) / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """A run of four updates, and its folder."""
+    values = recipe_values(tmp_path_factory.mktemp("short"))
+    values["training"]["max_steps"] = 4
+    values["evaluation"] = {"sentences": 2}
+    return values, run(values).folder
 
 
 def losses(folder):
@@ -329,6 +339,28 @@ def test_a_checkpoint_without_its_optimizer_is_not_gone_on_from(tmp_path):
     run(values)
     with pytest.raises(RecipeError, match=r"checkpoint-4 lacks optimizer, scheduler.pt, rng_state.pth, so the run"):
         run(values, ["training.max_steps=9"], resume=True)
+
+
+@pytest.mark.parametrize("cut", [0, 10, 0.5])
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"])
+def test_a_damaged_checkpoint_is_named(short, name, cut):
+    values, folder = short
+    path = folder / "checkpoint-4" / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(cut * len(whole)) if cut < 1 else cut])
+    try:
+        with pytest.raises(
+            ValueError, match=r"checkpoint-4 is damaged \(.+\); delete it and go on from the one before"
+        ):
+            run(values, ["training.max_steps=9"], resume=True)
+    finally:
+        path.write_bytes(whole)
+
+
+def test_precision_of_evaluations_is_not_that_of_the_saved_model(tmp_path):
+    values = recipe_of_task(tmp_path, "masked-lm")
+    values["training"] |= {"bf16_full_eval": True, "max_steps": 1}
+    assert {tensor.dtype for tensor in weights(run(values).folder).values()} == {torch.float32}
 
 
 def test_evaluations_by_the_loss_alone_write_no_text(tmp_path):

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -178,6 +179,7 @@ def run_recipe(
     arguments.distributed_state.wait_for_everyone()  # the first process may still be deleting old checkpoints
     # scores are of the model as it is saved and loaded again, not under the autocast of training
     trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+    arguments.bf16_full_eval = arguments.fp16_full_eval = False  # nor rounded, as Trainer would leave it
     metrics["model"] = _choose_weights(recipe, task, trainer, folder, validation, say)
     metrics["test"] = {}
     for name in recipe.data.test:
@@ -225,7 +227,7 @@ def _check_same_run(recipe: Recipe, begun: Recipe) -> None:
 
 
 def _check_complete(checkpoint: Path, recipe: Recipe) -> None:
-    """Refuse a checkpoint from which transformers would begin optimizer and schedule anew, without a word.
+    """Refuse a checkpoint that is damaged, or from which transformers would begin optimizer and schedule anew.
 
     Raises:
         RecipeError: naming what is missing.
@@ -237,8 +239,15 @@ def _check_complete(checkpoint: Path, recipe: Recipe) -> None:
     if missing:
         raise RecipeError(
             f"{checkpoint} lacks {', '.join(missing)}, so the run cannot go on from it as it was; with start_from={checkpoint} "
-            "another run begins with its weights. (training.save_only_model saves no more than these.)"
+            "another run begins with its weights (training.save_only_model saves nothing else)."
         )
+    for file in sorted(checkpoint.glob("*.pt*")):
+        # what torch.save writes ends in a directory of its parts; torch.load has an error of another kind for each place at
+        # which a file may end too soon
+        if not zipfile.is_zipfile(file):
+            raise RecipeError(
+                f"{checkpoint} is damaged ({file.name} is cut short); delete it and go on from the one before it."
+            )
 
 
 def _clear_folder(folder: Path, recipe: Recipe, arguments: TrainingArguments, *, keep: bool) -> None:
