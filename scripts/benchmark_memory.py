@@ -59,7 +59,9 @@ def batch(kind: str) -> dict[str, torch.Tensor]:
     rows = {"input_ids": [torch.randint(2, PAD, (n,)) for n, _ in lengths]}
     rows["labels"] = [torch.randint(2, PAD, (n,)) for _, n in lengths]
     padded = {
-        name: torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=PAD if name == "input_ids" else -100)
+        name: torch.nn.utils.rnn.pad_sequence(
+            ids, batch_first=True, padding_value=PAD if name == "input_ids" else -100
+        )
         for name, ids in rows.items()
     }
     return {**padded, "attention_mask": (padded["input_ids"] != PAD).long()}
@@ -100,7 +102,9 @@ def step(name: str, kind: str) -> None:
 
 
 def main() -> None:
-    table = Table("batch", "target tokens", "model", "before (MB)", "peak (MB)", "of the step (MB)", "ratio", "of the step")
+    table = Table(
+        "batch", "target tokens", "model", "before (MB)", "peak (MB)", "of the step (MB)", "ratio", "of the step"
+    )
     for kind in ("dense", "ragged"):
         reference = None
         for name in ("MarianMT", "ours", "ours, activation checkpointing"):

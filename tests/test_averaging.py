@@ -133,6 +133,17 @@ def test_what_cannot_be_averaged_is_refused(tmp_path, options, sentence, capfd):
     assert not (tmp_path / "o").exists()
 
 
+def test_the_best_checkpoints_have_to_be_scored(tmp_path):
+    values = recipe_values(tmp_path)
+    values["training"] |= {"save_strategy": "epoch", "load_best_model_at_end": False}
+    with pytest.raises(RecipeError) as error:
+        Recipe.from_dict(override_fields(values, ["averaging.best=2"]))
+    assert str(error.value) == (
+        "averaging.best goes by the scores of checkpoints; set training.save_strategy to steps, as training.eval_strategy "
+        "is, or to best."
+    )
+
+
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [

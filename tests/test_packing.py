@@ -99,6 +99,39 @@ def test_packed_rows_keep_their_labels():
     assert model(**packed).loss.item() == pytest.approx(model(**padded).loss.item(), abs=1e-5)
 
 
+def test_a_mask_in_the_rows_does_not_join_them():
+    """Rows from a tokenizer have one, and with a mask the model reads one long text."""
+    model = tiny_model("decoder-only")
+    rows = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in pairs()]
+    masked = [{**row, "attention_mask": [1] * len(row["input_ids"])} for row in rows]
+    collate = PackRows(causal=True)
+    assert model(**collate(masked)).loss == model(**collate(rows)).loss
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_labels_that_do_not_count_are_packed_as_they_are_padded(training):
+    """A prompt within the target, for one."""
+    model = tiny_model().train(training)
+    rows = pairs()
+    for row in rows[::2]:
+        row["labels"] = [-100, *row["labels"][:1], -100, *row["labels"]]
+    padded = DataCollatorForSeq2Seq(word_tokenizer(), model=model)([dict(row) for row in rows])
+    packed = PackPairs(model.config.start_token_id, model.config.pad_token_id)(rows)
+    assert model(**packed).loss.item() == pytest.approx(model(**dict(padded)).loss.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("empty", ["input_ids", "labels"])
+def test_a_pair_with_an_empty_side_is_not_packed(empty):
+    with pytest.raises(ValueError, match=f"a pair with empty {empty} cannot be packed"):
+        PackPairs(1)([*pairs(), {"input_ids": [5], "labels": [5], empty: []}])
+
+
+@pytest.mark.parametrize("labels", [1, [1, 2, 3]])
+def test_labels_that_are_not_of_tokens_are_not_packed(labels):
+    with pytest.raises(ValueError, match="rows whose labels are not one for each of the input_ids"):
+        PackRows()([{"input_ids": [5, 6], "labels": labels}])
+
+
 def trained(recipe, **options):
     said = []
     return run_recipe(recipe, say=said.append, **options), said

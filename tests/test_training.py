@@ -101,6 +101,16 @@ def test_an_unknown_field_is_refused_with_the_nearest_name(values, override, sen
         ("stop_on.updates=0", "stop_on.updates=0"),
         ("stop_on.loss_over_median=1", "stop_on.loss_over_median=1.0"),
         ("stop_on.non_finite=1", "stop_on.non_finite=1"),
+        ("stop_on.loss_over_median=.nan", "stop_on.loss_over_median=nan"),
+        ("early_stopping.threshold=.nan", "early_stopping.threshold=nan"),
+        ("max_minutes=.nan", "max_minutes=nan"),
+        ("training.learning_rate=.nan", "training.learning_rate=nan"),
+        ("training.learning_rate=-1", "training.learning_rate=-1"),
+        ("training.dataloader_num_workers=-1", "training.dataloader_num_workers=-1"),
+        ("training.max_steps=0", "training.max_steps"),
+        ("training.num_train_epochs=0", "training.max_steps and training.num_train_epochs"),
+        ("seed=-1", "seed=-1"),
+        ("seed=4294967296", "seed=4294967296"),
     ],
 )
 def test_a_value_of_the_wrong_type_or_range_is_refused_by_name(values, override, named):
@@ -194,6 +204,12 @@ def test_generation_settings_give_way_to_those_of_the_recipe(values):
     [
         ("training.metric_for_best_model=blue", "'blue' is no score; did you mean 'bleu'"),
         ("training.train_sampling_strategy=random", "has no effect"),
+        (
+            "training.prediction_loss_only=true",
+            "contradicts how a recipe's run is evaluated, scored and resumed; leave",
+        ),
+        ("training.restore_callback_states_from_checkpoint=true", "contradicts how a recipe's run is"),
+        ("training.predict_with_generate=false", "'bleu' is of generated text; set it to loss"),
         ("evaluation.tokenize=13b", "did you mean '13a'"),
         ("generation.length_penalty_form=gmnt", "must be 'power' or 'gnmt'"),
         ("model.preset=transformer-tinny", "did you mean 'transformer-tiny'"),

@@ -1,6 +1,7 @@
 """Options of transformers' training on these models: clipping, mixed precision, recomputation, compilation, early stopping."""
 
 import json
+import shutil
 import warnings
 from pathlib import Path
 
@@ -9,10 +10,20 @@ import torch
 from torch._dynamo.utils import counters
 
 from runs import equal_weights, every_update, logged, power_cut, recipe_values, run, scripted, weights
+from test_tasks import recipe as recipe_of_task
 from vanilla_transformer.training import run as run_module
 from vanilla_transformer.training.checkpoints import find_checkpoints
 from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TokenTrainer
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """A run of four updates, and its folder."""
+    values = recipe_values(tmp_path_factory.mktemp("short"))
+    values["training"]["max_steps"] = 4
+    values["evaluation"] = {"sentences": 2}
+    return values, run(values).folder
 
 
 def losses(folder):
@@ -258,6 +269,90 @@ def test_a_run_that_ended_within_an_epoch_does_not_train_again(tmp_path):
     again = run(values, resume=True)
     assert again.metrics["training"]["updates"] == 8
     assert equal_weights(weights(again.folder), kept)
+
+
+def resumed_from_the_first_checkpoint(values, folder):
+    """Weights and log of the run, and of the same run resumed from its first checkpoint."""
+    found = []
+    for resume in (False, True):
+        if resume:
+            for checkpoint in find_checkpoints(folder)[1:]:
+                shutil.rmtree(checkpoint)
+        run(values, resume=resume)
+        log = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+        log = [{name: entry.get(name) for name in ("step", "loss", "grad_norm", "eval_loss")} for entry in log]
+        found.append(((folder / "checkpoint-9" / "model.safetensors").read_bytes(), log))
+    return found
+
+
+@pytest.mark.slow
+def test_workers_that_stay_leave_a_resumed_run_as_it_was(tmp_path):
+    """What starts workers draws a random number, and a resumed run starts once more; the draw must not be one of dropout's."""
+    values = recipe_values(tmp_path)
+    values["data"]["test"] = {}
+    values["training"] |= {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    values["evaluation"] = {"sentences": 2}
+    unbroken, resumed = resumed_from_the_first_checkpoint(values, tmp_path / "run")
+    assert unbroken == resumed
+
+
+def test_an_evaluation_on_start_is_not_one_of_a_resumed_run(tmp_path):
+    """It would count for early stopping."""
+    values = recipe_values(tmp_path)
+    values["data"]["test"] = {}
+    values["training"]["eval_on_start"] = True
+    values |= {"averaging": {"last": 0}, "generation": {"num_beams": 1, "max_length": 5}}
+    values["evaluation"] = {"sentences": 2}
+    unbroken, resumed = resumed_from_the_first_checkpoint(values, tmp_path / "run")
+    assert unbroken == resumed and unbroken[1][0]["step"] == 0
+
+
+def test_a_checkpoint_without_its_optimizer_is_not_gone_on_from(tmp_path):
+    """transformers would begin optimizer and schedule anew without a word."""
+    values = recipe_values(tmp_path)
+    values["training"] |= {"save_only_model": True, "max_steps": 4}
+    values["evaluation"] = {"sentences": 2}
+    run(values)
+    with pytest.raises(RecipeError, match=r"checkpoint-4 lacks optimizer, scheduler.pt, rng_state.pth, so the run"):
+        run(values, ["training.max_steps=9"], resume=True)
+
+
+@pytest.mark.parametrize("cut", [0, 10, 0.5])
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "model.safetensors"])
+def test_a_damaged_checkpoint_is_named(short, name, cut):
+    values, folder = short
+    path = folder / "checkpoint-4" / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(cut * len(whole)) if cut < 1 else cut])
+    try:
+        with pytest.raises(
+            ValueError, match=r"checkpoint-4 is damaged \(.+\); delete it and go on from the one before"
+        ):
+            run(values, ["training.max_steps=9"], resume=True)
+    finally:
+        path.write_bytes(whole)
+
+
+def test_precision_of_evaluations_is_not_that_of_the_saved_model(tmp_path):
+    values = recipe_of_task(tmp_path, "masked-lm")
+    values["training"] |= {"bf16_full_eval": True, "max_steps": 1}
+    assert {tensor.dtype for tensor in weights(run(values).folder).values()} == {torch.float32}
+
+
+def test_evaluations_by_the_loss_alone_write_no_text(tmp_path):
+    values = recipe_values(tmp_path)
+    values["training"] |= {"max_steps": 4, "predict_with_generate": False, "metric_for_best_model": "loss"}
+    result = run(values)
+    log = json.loads((result.folder / "trainer_state.json").read_text())["log_history"]
+    (evaluation,) = [entry for entry in log if "eval_loss" in entry]
+    assert "eval_bleu" not in evaluation and result.metrics["model"]["validation"]["best"]["bleu"] >= 0
+
+
+def test_what_transformers_refuses_is_one_sentence(tmp_path):
+    values = recipe_values(tmp_path)
+    with pytest.raises(RecipeError) as error:
+        run(values, ["training.eval_strategy=no"])  # for which it has a list
+    assert str(error.value).startswith("training: --load_best_model_at_end") and "\n" not in str(error.value)
 
 
 def test_early_stopping_can_be_added_to_a_run_that_is_resumed(tmp_path, monkeypatch):

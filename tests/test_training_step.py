@@ -7,7 +7,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from tiny import ARCHITECTURES, PAD, pad_rows, tiny_config, tiny_model, tokens
-from vanilla_transformer import VanillaTransformerForSequenceClassification, VanillaTransformerForTokenClassification
+from vanilla_transformer import (
+    VanillaTransformerForQuestionAnswering,
+    VanillaTransformerForSequenceClassification,
+    VanillaTransformerForTokenClassification,
+)
 from vanilla_transformer import modeling_vanilla_transformer as modeling
 from vanilla_transformer.modeling_vanilla_transformer import (
     Segments,
@@ -45,7 +49,7 @@ def smoothed_target(labels, vocabulary, smoothing, form):
 
 
 @pytest.mark.parametrize("form", ["uniform", "others"])
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.4, 0.95])
 def test_both_conventions_of_smoothing_are_their_definitions(smoothing, form):
     hidden, weight, labels = random_rows(40, 8, 7, dtype=torch.float64)
     logits = hidden @ weight.t()
@@ -153,6 +157,25 @@ def test_a_model_has_the_convention_of_its_configuration(architecture, form):
         assert abs(expected - smoothed_cross_entropy(logits, labels, 0.1)) > 1e-3
 
 
+@pytest.mark.parametrize("what", ["bias", "forward hook", "forward pre-hook", "own forward"])
+def test_a_projection_that_is_more_than_its_weight_is_called(what):
+    """The loss without logits must not go past what a user has hung on the projection."""
+    model = tiny_model("encoder-only", tie_word_embeddings=False)
+    head = model.lm_head
+    if what == "bias":
+        head.bias = nn.Parameter(torch.arange(50.0))
+    elif what == "forward hook":
+        head.register_forward_hook(lambda module, inputs, output: 2 * output)
+    elif what == "forward pre-hook":
+        head.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],))
+    else:
+        head.forward = lambda states: states @ head.weight.t() * 2
+    ids = tokens(2, 6)
+    output = model(ids, labels=ids)
+    assert_close(model(ids, labels=ids, skip_logits=True).loss, output.loss)
+    assert_close(smoothed_cross_entropy(output.logits, ids), output.loss)
+
+
 # --------------------------------------------------------------------------------------------------------------- dropout
 
 
@@ -182,6 +205,33 @@ def test_dropout_is_the_same_for_a_seed_and_in_the_backward_pass():
     assert_close(grad * states, first)
     for off in (dropout(states, 0.4, training=False), dropout(states, 0.0, training=True)):
         assert torch.equal(off, states)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own, on its first jvp
+def test_dropout_has_second_derivatives_and_torch_func():
+    model = tiny_model("encoder-only", dropout=0.2, attn_implementation="eager").train()
+    ids, weights = tokens(2, 5), dict(model.named_parameters())
+
+    def loss(weights):
+        torch.manual_seed(0)
+        return torch.func.functional_call(model, weights, (ids,), {"labels": ids}).loss
+
+    expected = torch.autograd.grad(loss(weights), list(weights.values()), create_graph=True)
+    for name, grad in zip(weights, expected, strict=True):
+        assert_close(torch.func.grad(loss)(weights)[name], grad)
+        break
+    sum((grad**2).sum() for grad in expected).backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+
+    states, tangent = torch.randn(2, 4, 6)
+
+    def dropped(states):
+        torch.manual_seed(1)
+        return dropout(states, 0.3, training=True)
+
+    output, along = torch.func.jvp(dropped, (states,), (tangent,))
+    assert output.abs().sum() > 0 and (output == 0).any()
+    assert_close(along, output / states * tangent)
 
 
 def test_dropout_keeps_one_byte_an_element():
@@ -442,3 +492,79 @@ def test_runs_of_like_queries_share_a_batch_with_masked_keys():
         results.append((output, *torch.autograd.grad((output**2).sum(), [*inputs, *attention.parameters()])))
     for together, one_by_one in zip(*results, strict=True):
         assert_close(together, one_by_one, atol=1e-4)
+
+
+def loss_and_gradients(model, implementation, **batch):
+    model.set_attn_implementation(implementation)
+    loss = model.train()(**batch).loss
+    loss.backward()
+    return loss.detach(), gradients(model)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_window_counts_padding_between_tokens(architecture):
+    """As the masks of the other paths do; there padding must stay."""
+    model = tiny_model(architecture, sliding_window=1 if architecture == "encoder-only" else 2)
+    mask = torch.tensor([[1, 0, 1, 1, 0, 1], [1, 1, 0, 0, 1, 1], [1, 1, 1, 1, 0, 0]])
+    ids = tokens(3, 6).masked_fill(mask == 0, PAD)
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, IGNORED)}
+    if architecture == "encoder-decoder":
+        batch |= {"labels": tokens(3, 6, seed=1), "decoder_attention_mask": mask}
+    loss, grads = loss_and_gradients(model, "sdpa", **batch)
+    expected, expected_grads = loss_and_gradients(model, "eager", **batch)
+    assert_close(loss, expected, atol=1e-5)
+    for name, gradient in grads.items():
+        assert_close(gradient, expected_grads[name], atol=5e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "tagger"])
+def test_labels_at_padding_do_not_count(architecture, side):
+    """Nothing is computed there in training, so the loss must not depend on whether a collator has hidden them."""
+    if architecture == "tagger":
+        torch.manual_seed(0)
+        model = VanillaTransformerForTokenClassification(tiny_config("encoder-only", num_labels=50))
+    else:
+        model = tiny_model(architecture, label_smoothing=0.1)
+    ids, mask = pad_rows(rows_of(SOURCES, 0), side)
+    name = "decoder_attention_mask" if architecture == "encoder-decoder" else "attention_mask"
+    batch = {"input_ids": ids, name: mask}
+    if architecture == "encoder-decoder":
+        batch["decoder_input_ids"] = ids.flip(0)
+    labels_name = "shift_labels" if architecture == "decoder-only" else "labels"
+    for training in (True, False):
+        model.train(training)
+        shown, hidden = (
+            model(**batch, **{labels_name: labels}).loss for labels in (ids, ids.masked_fill(mask == 0, IGNORED))
+        )
+        assert_close(shown, hidden)
+
+
+def test_an_answer_at_padding_does_not_count():
+    torch.manual_seed(0)
+    model = VanillaTransformerForQuestionAnswering(tiny_config("encoder-only"))
+    ids, mask = pad_rows(rows_of(SOURCES, 0), "right")
+    batch = {"input_ids": ids, "attention_mask": mask}
+    inside, outside = torch.tensor([6, 2, 4, 3, 0]), torch.tensor([6, 2, 5, 3, 0])  # the third row has 5 tokens
+    beyond = outside.masked_fill(outside == 5, 99)
+    losses = [model(**batch, start_positions=inside, end_positions=end).loss for end in (outside, beyond, inside)]
+    assert_close(losses[0], losses[1])
+    assert losses[0].isfinite() and losses[0] != losses[2]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    ("sources", "targets"),
+    [([[0, 1, 0, 1, 0, 1]], [[0, 1, 0, 1]]), ([[0, 1, 0, 1], [0, 1, 2, 3]], [[0, 1, 2, 3], [0, 1, 0, 1]])],
+)
+def test_packed_rows_have_a_target_for_each_source(sources, targets, training):
+    """Also where only the sum over the rows is right, and each target would go with another row's source."""
+    model = tiny_model().train(training)
+    sources, targets = torch.tensor(sources), torch.tensor(targets)
+    with pytest.raises(ValueError, match=r"rows of \[.*\] sources cannot hold \[.*\] targets: position_ids"):
+        model(
+            tokens(*sources.shape),
+            position_ids=sources,
+            decoder_input_ids=tokens(*targets.shape),
+            decoder_position_ids=targets,
+        )

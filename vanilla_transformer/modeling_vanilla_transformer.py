@@ -95,13 +95,14 @@ def smoothed_cross_entropy(
         A scalar; 0 where no label counts.
     """
     labels = labels.to(logits.device).reshape(-1)
-    total = nn.functional.cross_entropy(
-        logits.float().reshape(-1, logits.shape[-1]),
-        labels,
-        ignore_index=IGNORED,
-        reduction="sum",
-        label_smoothing=uniform_share(label_smoothing, label_smoothing_form, logits.shape[-1]),
-    )
+    rows = logits.float().reshape(-1, logits.shape[-1])
+    share = uniform_share(label_smoothing, label_smoothing_form, logits.shape[-1])
+
+    def summed(share: float) -> torch.Tensor:
+        return nn.functional.cross_entropy(rows, labels, ignore_index=IGNORED, reduction="sum", label_smoothing=share)
+
+    # with few classes the share can be above 1, which torch refuses; the loss is linear in it
+    total = summed(share) if share <= 1 else summed(0.0) + share * (summed(1.0) - summed(0.0))
     return _per_item(total, (labels != IGNORED).sum(), num_items_in_batch)
 
 
@@ -197,6 +198,17 @@ def chunked_cross_entropy(
     return _per_item(total, len(counted), num_items_in_batch)
 
 
+def labels_of_tokens(labels: torch.Tensor | None, mask: Any) -> torch.Tensor | None:
+    """`labels` (B, T) without those at padding: in training no layer computes what stands there.
+
+    Args:
+        mask: (B, T), or longer by what is cached; anything but a 2D mask says nothing of padding.
+    """
+    if labels is None or not isinstance(mask, torch.Tensor) or mask.dim() != 2:
+        return labels
+    return labels.masked_fill(mask[:, -labels.shape[1] :].to(labels.device) == 0, IGNORED)
+
+
 def shift_right(labels: torch.Tensor, start_token_id: int | None, pad_token_id: int | None) -> torch.Tensor:
     """Decoder inputs for teacher forcing: `labels` one place later, behind the start token.
 
@@ -249,6 +261,14 @@ def packed_sequences(position_ids: torch.Tensor | None, mask: Any, batch_size: i
     if position_ids is None or mask is not None:
         return None
     return find_packed_sequence_indices(position_ids.expand(batch_size, -1))
+
+
+def has_gaps(mask: Any) -> bool:
+    """Whether a row of a mask (B, T) has tokens on both sides of what it leaves out."""
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 2:
+        return False
+    steps = nn.functional.pad(mask.bool(), (1, 1)).int().diff(dim=1)
+    return bool(((steps == 1).sum(1) > 1).any())
 
 
 def same_sequence(of_queries: torch.Tensor, of_keys: torch.Tensor) -> Callable:
@@ -488,26 +508,35 @@ class _Dropout(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, p: float) -> torch.Tensor:
+    def forward(states: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
         count, dropped = states.numel(), round(p * 2**16)
         draws = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         kept = (draws.view(torch.int16)[:count] >= dropped - 2**15).view(states.shape)
-        ctx.save_for_backward(kept)
-        ctx.scale = 2**16 / (2**16 - dropped)
-        return states * kept.to(states.dtype).mul_(ctx.scale)
+        return states * kept.to(states.dtype).mul_(2**16 / (2**16 - dropped)), kept
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, float], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+        ctx.save_for_forward(output[1])
+        ctx.scale = 2**16 / (2**16 - round(inputs[1] * 2**16))
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor, _: Any) -> tuple[torch.Tensor, None]:
         (kept,) = ctx.saved_tensors
         return grad_output * kept.to(grad_output.dtype).mul_(ctx.scale), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, _: Any) -> tuple[torch.Tensor, None]:
+        (kept,) = ctx.saved_tensors
+        return tangent * kept.to(tangent.dtype).mul_(ctx.scale), None
 
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """`torch.nn.functional.dropout`, faster on a CPU."""
     if not training or p == 0 or states.device.type != "cpu" or is_tracing(states):
         return nn.functional.dropout(states, p=p, training=training)
-    return _Dropout.apply(states, p)
+    return _Dropout.apply(states, p)[0]
 
 
 # ---------------------------------------------------------------------------------------------------------- attention
@@ -899,12 +928,13 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             kwargs: of the forward.
             batches: of each its tensor (B, T, ...), its mask, and its `packed_sequences`.
         """
-        inputs, _, packed = batches[0]
+        inputs, mask, packed = batches[0]
         found: list[Unpadded] = []
         if self.supports_segments(inputs, kwargs):
             if packed is not None:
                 found = [Unpadded.from_packed(sequences) for *_, sequences in batches]
-            elif self.training:
+            # a window counts the padding between tokens in their distance
+            elif self.training and not (self.config.sliding_window is not None and has_gaps(mask)):
                 found = without_padding(*(batch[:2] for batch in batches))
         return (*found, None, None)[:2]
 
@@ -1057,6 +1087,13 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                     "where rows hold several pairs, position_ids and decoder_position_ids both start anew."
                 )
             batches.append((encoder_hidden_states, encoder_attention_mask, packed_source))
+            if packed is not None and packed_source is not None:
+                targets, sources = packed[:, -1] + 1, packed_source[:, -1] + 1
+                if not is_tracing(packed) and not torch.equal(targets, sources):
+                    raise ValueError(
+                        f"rows of {sources.tolist()} sources cannot hold {targets.tolist()} targets: position_ids and "
+                        "decoder_position_ids start anew for each pair."
+                    )
         unpadded = source = segments = cross_segments = None
         if starts and not use_cache:
             unpadded, source = self.unpad(kwargs, *batches)
@@ -1166,7 +1203,8 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 row holds several sequences, which then do not see each other; with all their pairs in an
                 encoder-decoder, where `decoder_position_ids` start anew as often.
             decoder_*: the same for the target side of an encoder-decoder, T long.
-            cross_attention_mask: which of the source the target sees, (B, S) or 4D; by default `attention_mask`.
+            cross_attention_mask: which of the source's tokens the target sees, (B, S) or 4D; by default `attention_mask`.
+                States at padding mean nothing, and in training are zeros.
             encoder_outputs: of an earlier call, instead of the source.
             cache: keys and values of earlier positions; `use_cache` returns it.
         """
@@ -1290,6 +1328,13 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
             self.tie_weights()
         return embeddings
 
+    @property
+    def _projects_by_weight_alone(self) -> bool:
+        """Whether the projection is its weight, and no adapter, bias, hook or other forward that has to be called."""
+        head = self.lm_head
+        hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
+        return type(head) is nn.Linear and head.bias is None and not any(hooks) and "forward" not in vars(head)
+
     def logits_and_loss(
         self,
         hidden_states: torch.Tensor,
@@ -1303,8 +1348,7 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
         `skip_logits` gives the same loss without ever holding all logits: less memory, and faster.
         """
         options = self._loss_options(kwargs)
-        # an adapter around the projection has to be called: its weight alone is not the whole of it
-        if skip_logits and labels is not None and type(self.lm_head) is nn.Linear:
+        if skip_logits and labels is not None and self._projects_by_weight_alone:
             return None, chunked_cross_entropy(hidden_states, self.lm_head.weight, labels, **options)
         logits = self.lm_head(slice_logits_to_keep(hidden_states, logits_to_keep))
         return logits, None if labels is None else smoothed_cross_entropy(logits, labels, **options)
@@ -1344,7 +1388,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, 
         """As [`VanillaTransformerModel.forward`], with logits (B, T, V), and a loss where there are labels.
 
         Args:
-            labels: (B, T), the target itself: decoder inputs are made from it where none are given. -100: no loss.
+            labels: (B, T), the target itself: decoder inputs are made from it where none are given. -100: no loss; nor
+                where `decoder_attention_mask` has padding.
             logits_to_keep: only the last so many positions, or these positions, get logits; 0 for all.
             skip_logits: with labels, return the loss alone, without ever holding all logits; see `logits_and_loss`.
         """
@@ -1352,7 +1397,9 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, 
             use_cache = False  # a loss needs all positions at once
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-            if skip_logits and self.training and decoder_attention_mask is None and decoder_position_ids is None:
+            labels = labels_of_tokens(labels, decoder_attention_mask)
+            free = decoder_attention_mask is None and decoder_position_ids is None
+            if skip_logits and self.training and free and self.model.decoder.supports_segments(labels, kwargs):
                 # nothing looks back at what stands behind the last label of a row, so it can be left out
                 decoder_attention_mask = (labels != IGNORED).flip(-1).cumsum(-1).flip(-1) > 0
         outputs = self.model(
@@ -1408,7 +1455,7 @@ class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransf
         """(B, T) ids to logits (B, T, V).
 
         Args:
-            labels: (B, T), the inputs themselves: position t is compared with label t + 1. -100: no loss.
+            labels: (B, T), the inputs themselves: position t is compared with label t + 1. -100: no loss; padding has none.
             logits_to_keep: only the last so many positions, or these positions, get logits; 0 for all.
             skip_logits: with labels, return the loss alone, without ever holding all logits; see `logits_and_loss`.
             shift_labels (among the `kwargs`): (B, T), the token that follows each, in place of what `labels` would give.
@@ -1427,9 +1474,8 @@ class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransf
         next_tokens = kwargs.get("shift_labels")
         if labels is not None and next_tokens is None:
             next_tokens = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-            if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
-                # with padding on the left, the first token follows padding and not a token
-                next_tokens = next_tokens.masked_fill(attention_mask[:, -labels.shape[1] :] == 0, IGNORED)
+        # with padding on the left, the first token follows padding and not a token
+        next_tokens = labels_of_tokens(next_tokens, attention_mask)
         logits, loss = self.logits_and_loss(
             outputs.last_hidden_state, next_tokens, logits_to_keep, skip_logits, **kwargs
         )
@@ -1460,8 +1506,12 @@ class VanillaTransformerForMaskedLM(VanillaTransformerLMHeadModel):
         skip_logits: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        """(B, T) ids to logits (B, T, V); `labels` (B, T) hold the token at masked positions and -100 elsewhere."""
+        """(B, T) ids to logits (B, T, V); `labels` (B, T) hold the token at masked positions and -100 elsewhere.
+
+        Those at padding do not count.
+        """
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
+        labels = labels_of_tokens(labels, attention_mask)
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, skip_logits=skip_logits, **kwargs)
         return MaskedLMOutput(
             loss=loss,
@@ -1585,8 +1635,9 @@ class VanillaTransformerForTokenClassification(VanillaTransformerHeadModel):
         labels: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
-        """(B, T) ids to logits (B, T, num_labels); `labels` (B, T) are classes, -100 where none counts."""
+        """(B, T) ids to logits (B, T, num_labels); `labels` (B, T) are classes, -100 where none counts, as at padding."""
         kwargs["use_cache"] = False
+        labels = labels_of_tokens(labels, attention_mask)
         outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
         states = dropout(outputs.last_hidden_state, self.config.dropout, self.training)
         logits = self.score(states)
@@ -1641,6 +1692,9 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
             for position_logits, positions in ((start_logits, start_positions), (end_logits, end_positions)):
                 outside = (positions < 0) | (positions >= position_logits.shape[1])
                 positions = positions.masked_fill(outside, IGNORED)
+                if attention_mask is not None and attention_mask.dim() == 2:
+                    is_token = attention_mask.gather(1, positions.view(-1, 1).clamp(min=0)).view_as(positions)
+                    positions = positions.masked_fill(is_token == 0, IGNORED)
                 losses.append(smoothed_cross_entropy(position_logits, positions, num_items_in_batch=count))
             loss = sum(losses) / 2
         return QuestionAnsweringModelOutput(

@@ -32,14 +32,22 @@ class PackPairs:
 
     Args:
         start_token_id: begins each target's decoder inputs.
+        pad_token_id: stands in these for -100 among the labels, as in padded rows; needed where there are any.
+
+    Raises:
+        ValueError: for an empty side, without which sources and targets could no longer be told into pairs.
     """
 
     start_token_id: int
+    pad_token_id: int | None = None
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         rows = sorted(rows, key=lambda row: (len(row["labels"]), len(row["input_ids"])))
+        for name in ("input_ids", "labels"):
+            if any(len(row[name]) == 0 for row in rows):
+                raise ValueError(f"a pair with empty {name} cannot be packed; leave it out of the data.")
         sources, targets = [row["input_ids"] for row in rows], [row["labels"] for row in rows]
-        begun = [shift_right(_row([target]), self.start_token_id, None)[0] for target in targets]
+        begun = [shift_right(_row([target]), self.start_token_id, self.pad_token_id)[0] for target in targets]
         return {
             "input_ids": _row(sources),
             "position_ids": _positions(sources),
@@ -53,16 +61,25 @@ class PackPairs:
 class PackRows:
     """A collator for the other architectures: rows of lists, each as long as its `input_ids`, to one row.
 
+    An `attention_mask` in the rows is left out: with one, positions would not tell the rows apart.
+
     Args:
         causal: the model compares each token with the label of the next, so the first label of each row, which follows
             another row's last token, must not count. Not where the data bring `shift_labels`.
+
+    Raises:
+        ValueError: for what is not as long as its row's `input_ids`, such as one label for all of them.
     """
 
     causal: bool = False
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         rows = sorted(rows, key=lambda row: len(row["input_ids"]))
-        batch = {name: _row([row[name] for row in rows]) for name in rows[0]}
+        names = [name for name in rows[0] if name not in ("attention_mask", "position_ids")]
+        for name in names:
+            if any(not hasattr(row[name], "__len__") or len(row[name]) != len(row["input_ids"]) for row in rows):
+                raise ValueError(f"rows whose {name} are not one for each of the input_ids cannot be packed.")
+        batch = {name: _row([row[name] for row in rows]) for name in names}
         batch["position_ids"] = _positions([row["input_ids"] for row in rows])
         if self.causal and "labels" in batch:
             batch["labels"] = batch["labels"].masked_fill(batch["position_ids"] == 0, IGNORED)

@@ -17,6 +17,7 @@ import contextlib
 import copy
 import dataclasses
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -244,6 +245,15 @@ _WITHOUT_EFFECT = {
     "train_sampling_strategy",
 }
 
+# fields of TrainingArguments that contradict how a run is evaluated, scored or resumed
+_CONTRADICTING = {
+    "batch_eval_metrics",
+    "label_names",
+    "prediction_loss_only",
+    "restore_callback_states_from_checkpoint",
+    "resume_from_checkpoint",
+}
+
 # beginnings of the names of training fields that may change when a run is resumed
 _FREE_AT_RESUME = (
     "num_train_epochs",
@@ -406,7 +416,11 @@ class Recipe:
                 raise RecipeError(f"training.{name} is set by {_SET_ELSEWHERE[name]} in a recipe; set it there.")
             if name in _WITHOUT_EFFECT:
                 raise RecipeError(f"training.{name} has no effect on batches by token budget; leave it out.")
-        _known(self.training, training_fields - set(_SET_ELSEWHERE) - _WITHOUT_EFFECT, "training")
+            if name in _CONTRADICTING:
+                raise RecipeError(
+                    f"training.{name} contradicts how a recipe's run is evaluated, scored and resumed; leave it out."
+                )
+        _known(self.training, training_fields - set(_SET_ELSEWHERE) - _WITHOUT_EFFECT - _CONTRADICTING, "training")
         for name, value in self.training.items():
             if value is False and name.endswith("_strategy"):
                 self.training[name] = value = "no"  # which is what YAML reads as false
@@ -415,6 +429,11 @@ class Recipe:
         best = self._best_score
         if best not in task.scores:
             raise RecipeError(f"training.metric_for_best_model={best!r} is no score; {_suggest(best, task.scores)}")
+        if best != "loss" and self.training.get("predict_with_generate") is False:
+            raise RecipeError(
+                f"training.metric_for_best_model={best!r} is of generated text; set it to loss, or leave out "
+                "training.predict_with_generate=false."
+            )
         if noam_factor(self.training["learning_rate"]) is not None and self.training["warmup_steps"] < 1:
             raise RecipeError(
                 f"training.warmup_steps={self.training['warmup_steps']}: learning_rate noam needs a number of updates of "
@@ -458,6 +477,18 @@ class Recipe:
         for name, value in positive.items():
             if value is not None and value < 1:
                 raise RecipeError(f"{name}={value} must be at least 1.")
+        for name in ("learning_rate", "dataloader_num_workers"):
+            value = self.training.get(name)
+            if isinstance(value, (int, float)) and value < 0:
+                raise RecipeError(f"training.{name}={value} must not be negative.")
+        if self.training.get("max_steps") == 0 or (
+            self.training.get("max_steps", -1) < 0 and self.training["num_train_epochs"] <= 0
+        ):
+            raise RecipeError(
+                "training.max_steps and training.num_train_epochs leave no update to make; set one of them to above 0."
+            )
+        if not 0 <= self.seed < 2**32:
+            raise RecipeError(f"seed={self.seed} must be 0 to {2**32 - 1}.")
         if self.max_minutes is not None and self.max_minutes <= 0:
             raise RecipeError(f"max_minutes={self.max_minutes} must be above 0.")
         if self.batches.packing and not task.packs:
@@ -495,6 +526,11 @@ class Recipe:
         for name, is_wanted in wanted.items():
             if is_wanted and self.training["eval_strategy"] == "no":
                 raise RecipeError(f"{name} goes by evaluations; set training.eval_strategy to steps or epoch.")
+        if self.averaging.best > 1 and self.training["save_strategy"] not in (self.training["eval_strategy"], "best"):
+            raise RecipeError(
+                f"averaging.best goes by the scores of checkpoints; set training.save_strategy to "
+                f"{self.training['eval_strategy']}, as training.eval_strategy is, or to best."
+            )
 
     def _check_lengths(self) -> None:
         """Refuse rows that are longer than a batch or the model may be."""
@@ -712,6 +748,10 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
     if wrong_bool or not isinstance(value, allowed):
         names = " or ".join("nothing" if option is type(None) else option.__name__ for option in allowed)
         raise RecipeError(f"{name}={value!r} is of the wrong type: it must be {names}.")
+    if isinstance(value, float) and math.isnan(value):
+        raise RecipeError(
+            f"{name}=nan compares with nothing; give a number{' or null' if type(None) in allowed else ''}."
+        )
     return value
 
 

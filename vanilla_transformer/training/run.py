@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +45,7 @@ from vanilla_transformer.training.saving import PARTIAL, errors_of_writing, whol
 from vanilla_transformer.training.schedules import peak_learning_rate
 from vanilla_transformer.training.sharding import check_plugin, gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
+from vanilla_transformer.training.trainer import TRAINED_WEIGHTS
 
 __all__ = ["RunResult", "run_recipe", "training_arguments"]
 
@@ -91,6 +93,9 @@ def run_recipe(
         _check_same_run(recipe, Recipe.load(folder / RECIPE))
     finished = find_checkpoints(folder) if resume else []
     checkpoint = finished[-1] if finished else None
+    if checkpoint:
+        _check_complete(checkpoint, recipe)
+        arguments.eval_on_start = False  # the unbroken run has no evaluation here
     set_seed(recipe.seed)
 
     task = recipe.new_task()
@@ -143,6 +148,7 @@ def run_recipe(
     arguments.distributed_state.wait_for_everyone()  # the first process may still be deleting old checkpoints
     # scores are of the model as it is saved and loaded again, not under the autocast of training
     trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+    arguments.bf16_full_eval = arguments.fp16_full_eval = False  # nor rounded, as Trainer would leave it
     metrics["model"] = _choose_weights(recipe, task, trainer, folder, validation, say)
     metrics["test"] = {}
     for name in recipe.data.test:
@@ -187,6 +193,30 @@ def _check_same_run(recipe: Recipe, begun: Recipe) -> None:
             f"--resume goes on with the run as it was begun, but {', '.join(changed)} differ{'s' if len(changed) == 1 else ''}"
             " from its recipe.yaml; set back what changed, or start another run in another output_dir."
         )
+
+
+def _check_complete(checkpoint: Path, recipe: Recipe) -> None:
+    """Refuse a checkpoint that is damaged, or from which transformers would begin optimizer and schedule anew.
+
+    Raises:
+        RecipeError: naming what is missing.
+    """
+    needed = ["optimizer*", "scheduler.pt", "rng_state*.pth"]
+    if recipe.averaging.ema is not None:
+        needed.append(TRAINED_WEIGHTS)
+    missing = [name.replace("*", "") for name in needed if not any(checkpoint.glob(name))]
+    if missing:
+        raise RecipeError(
+            f"{checkpoint} lacks {', '.join(missing)}, so the run cannot go on from it as it was; with start_from={checkpoint} "
+            "another run begins with its weights (training.save_only_model saves nothing else)."
+        )
+    for file in sorted(checkpoint.glob("*.pt*")):
+        # what torch.save writes ends in a directory of its parts; torch.load has an error of another kind for each place at
+        # which a file may end too soon
+        if not zipfile.is_zipfile(file):
+            raise RecipeError(
+                f"{checkpoint} is damaged ({file.name} is cut short); delete it and go on from the one before it."
+            )
 
 
 def _clear_folder(folder: Path, recipe: Recipe, arguments: TrainingArguments, *, keep: bool) -> None:
@@ -241,8 +271,8 @@ def training_arguments(recipe: Recipe, **overrides: Any) -> TrainingArguments:
         fields["generation_num_beams"] = recipe.evaluation.num_beams
     try:
         arguments = task.arguments_class(output_dir=recipe.output_dir, seed=recipe.seed, **fields)
-    except (TypeError, ValueError) as error:
-        raise RecipeError(f"training: {error}") from error
+    except (TypeError, ValueError, ImportError) as error:
+        raise RecipeError(f"training: {' '.join(str(error).split())}") from error
     _check_machine(arguments)
     return arguments
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -64,6 +65,10 @@ class TokenBudgetMixin(Trainer):
             return super().get_train_dataloader()
         batches: dict[str, Any] = {"batch_size": None} if streamed else {"batch_sampler": self.batch_sampler}
         rows, collator = self.training_rows()
+        if self.args.dataloader_persistent_workers:
+            # for each new set of workers a loader draws a number, from the state that dropout draws from; a run that is
+            # resumed has one set more than the unbroken one
+            batches["generator"] = torch.Generator()
         loader = DataLoader(
             rows,
             collate_fn=collator,

@@ -198,10 +198,14 @@ class TokenTrainer(TokenBudgetMixin):
             self._stop_if_diverged(weights=True)
             self._count_time()
         try:
-            with self._averaged():
+            with self._averaged(), self._undrawn():
                 return super().evaluate(*args, **kwargs)
         finally:
             self._clock = None
+
+    def _undrawn(self) -> contextlib.AbstractContextManager[None]:
+        """Leaves random numbers as they are where workers stay: what starts them draws one, and a resumed run has to."""
+        return torch.random.fork_rng([], self.args.dataloader_persistent_workers)
 
     def _averaged(self) -> contextlib.AbstractContextManager[dict[str, torch.Tensor]]:
         """The model with the moving average as its weights, once there is one."""

@@ -156,13 +156,14 @@ class Seq2Seq(Task):
         return DataCollatorForSeq2Seq(self.tokenizer, model=model)
 
     def packer(self, model: Any) -> PackPairs:
-        return PackPairs(model.config.start_token_id)
+        return PackPairs(model.config.start_token_id, model.config.pad_token_id)
 
     def trainer_options(self, validation: Part) -> dict[str, Any]:
         evaluation = self.recipe.evaluation
         sentences = min(len(validation.rows), evaluation.sentences or len(validation.rows))
+        metrics = GenerationMetrics(self.target_tokenizer, sentences, evaluation.tokenize)
         return {
-            "compute_metrics": GenerationMetrics(self.target_tokenizer, sentences, evaluation.tokenize),
+            "compute_metrics": metrics if self.recipe.training["predict_with_generate"] else None,
             "target_tokenizer": self.target_tokenizer if self.separate else None,
         }
 
