@@ -34,7 +34,7 @@ def main(recipe: Recipe, count: int, rounds: int) -> None:
     lengths, rows = task.lengths(part.rows), task.train_data(part.rows)
     model = task.model(lambda line: None).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    budget = {"max_tokens": recipe.batches.max_tokens, "seed": recipe.seed}
+    budget: dict[str, Any] = {"max_tokens": recipe.batches.max_tokens, "seed": recipe.seed}
 
     bucketed = list(TokenBudgetBatchSampler(lengths, **budget))
     packed = list(TokenBudgetBatchSampler(lengths, **budget, packed=True))

@@ -550,7 +550,7 @@ def segmented_attention(
     value = value.repeat_interleave(module.num_key_value_groups, dim=1)
     query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # (N or M, H, d)
     if segments.runs[0].key_index is not None:
-        index = torch.cat([run.key_index for run in segments.runs])
+        index = torch.cat([run.key_index for run in segments.runs if run.key_index is not None])
         key, value = key.index_select(0, index), value.index_select(0, index)
     query_sizes = [run.count * run.queries for run in segments.runs]
     key_sizes = [run.count * run.keys for run in segments.runs]
@@ -1331,7 +1331,12 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
         """Whether the projection is its weight, and no adapter, bias, hook or other forward that has to be called."""
         head = self.lm_head
         hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
-        return type(head) is nn.Linear and head.bias is None and not any(hooks) and "forward" not in vars(head)
+        return (
+            type(head) is nn.Linear
+            and getattr(head, "bias", None) is None
+            and not any(hooks)
+            and "forward" not in vars(head)
+        )
 
     def logits_and_loss(
         self,
