@@ -10,6 +10,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tiny import tiny_model
 from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
+from vanilla_transformer.data.streaming import row_lengths
 from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.tasks.task import PadRows
 from vanilla_transformer.training.token_batches import TokenBudgetMixin
@@ -216,6 +217,18 @@ def test_a_stream_of_the_library_is_told_its_epoch():
         stream.set_epoch(epoch)
         epochs.append([numbers(batch) for batch in stream])
     assert epochs[0] != epochs[1] and sorted(map(tuple, epochs[0])) == sorted(map(tuple, epochs[1]))
+
+
+@pytest.mark.parametrize("label", [3, 0.5, np.int64(3), np.float32(0.5), torch.tensor(3)])
+def test_one_label_is_no_row_of_tokens(label):
+    assert row_lengths({"input_ids": [5, 6], "labels": label}) == (2, 0)
+    assert row_lengths({"input_ids": [5, 6], "labels": torch.tensor([3])}) == (2, 1)
+
+
+def test_a_stream_that_would_look_for_batches_without_end_is_refused():
+    stream = TokenBudgetStream([{"input_ids": [5]}], 4, repeat=True, drop_last=True, num_processes=2, process_index=0)
+    with pytest.raises(ValueError, match="an epoch has fewer batches than there are processes; give more rows"):
+        next(iter(stream))
 
 
 def test_impossible_streams_are_refused():

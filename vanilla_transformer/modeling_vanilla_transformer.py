@@ -1333,7 +1333,12 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
         """Whether the projection is its weight, and no adapter, bias, hook or other forward that has to be called."""
         head = self.lm_head
         hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
-        return type(head) is nn.Linear and getattr(head, "bias", None) is None and not any(hooks) and "forward" not in vars(head)
+        return (
+            type(head) is nn.Linear
+            and getattr(head, "bias", None) is None
+            and not any(hooks)
+            and "forward" not in vars(head)
+        )
 
     def logits_and_loss(
         self,

@@ -33,7 +33,7 @@ Row = dict[str, Any]
 def row_lengths(row: Row) -> tuple[int, int]:
     """Tokens of `input_ids` and, where there are several, of `labels`; else 0."""
     labels = row.get("labels")
-    return len(row["input_ids"]), 0 if labels is None or isinstance(labels, int) else len(labels)
+    return len(row["input_ids"]), 0 if labels is None or np.ndim(labels) == 0 else len(labels)
 
 
 class TokenBudgetStream(IterableDataset[list[Row]]):
@@ -147,12 +147,19 @@ class TokenBudgetStream(IterableDataset[list[Row]]):
         # skipped and over the ends of epochs the turns go on.
         turn = counted()
         while True:
+            epoch_has_batches = self._given > 0
             for batch in islice(self._dealt(), self._given, None):
+                epoch_has_batches = True
                 self._given += 1
                 if next(turn) % workers == index:
                     yield batch
             if not self.repeat:
                 return
+            if not epoch_has_batches:  # nor will any other: this would go on without end
+                raise ValueError(
+                    "an epoch has fewer batches than there are processes; give more rows or fewer processes, lower "
+                    "max_tokens, or leave out drop_last."
+                )
             self.epoch, self._given = self.epoch + 1, 0
 
     def _dealt(self) -> Iterator[list[Row]]:
