@@ -17,14 +17,7 @@ class EarlyStop(EarlyStoppingCallback):
     """transformers' early stopping, whose count goes on in a run that is resumed, and which ends with a checkpoint.
 
     `restore_callback_states_from_checkpoint` of transformers 5.24 would bring back the patience that the run had before, too.
-
-    Args:
-        patience: evaluations in a row without improvement.
-        threshold: what is not better by more than this is no improvement.
     """
-
-    def __init__(self, patience: int, threshold: float = 0.0):
-        super().__init__(patience, threshold)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
