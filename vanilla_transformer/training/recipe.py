@@ -248,7 +248,6 @@ _WITHOUT_EFFECT = {
 # fields of TrainingArguments that contradict how a run is evaluated, scored or resumed
 _CONTRADICTING = {
     "batch_eval_metrics",
-    "label_names",
     "prediction_loss_only",
     "restore_callback_states_from_checkpoint",
     "resume_from_checkpoint",
