@@ -7,8 +7,6 @@ thread, where the optimizer already has its state; the most the process ever hel
 """
 
 import argparse
-import math
-import random
 import re
 import subprocess
 import sys
@@ -16,55 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmark_models import translator
+from benchmark_models import MODELS, SIZES, batch, loss_of
 from rich.console import Console
 from rich.table import Table
-from transformers import MarianConfig, MarianMTModel
 
-VOCABULARY = 37000
-PAD = VOCABULARY - 1
-
-
-def marian() -> MarianMTModel:
-    sides = {
-        f"{side}_{name}": value
-        for side in ("encoder", "decoder")
-        for name, value in (("layers", 6), ("attention_heads", 8), ("ffn_dim", 2048))
-    }
-    ids = {"pad_token_id": PAD, "eos_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": PAD}
-    return MarianMTModel(
-        MarianConfig(
-            vocab_size=VOCABULARY,
-            decoder_vocab_size=VOCABULARY,
-            d_model=512,
-            activation_function="relu",
-            dropout=0.1,
-            scale_embedding=True,
-            max_position_embeddings=512,
-            forced_eos_token_id=None,
-            **sides,
-            **ids,
-        )
-    )
-
-
-def batch(kind: str) -> dict[str, torch.Tensor]:
-    """`dense`, or `ragged`: lengths from a log-normal distribution with a mean of 25."""
-    if kind == "dense":
-        lengths = [(64, 64)] * 64
-    else:
-        draw = random.Random(0)
-        sources = [min(128, max(3, round(draw.lognormvariate(math.log(25) - 0.18, 0.6)))) for _ in range(160)]
-        lengths = [(n, min(128, max(3, round(n * draw.lognormvariate(0, 0.2))))) for n in sources]
-    rows = {"input_ids": [torch.randint(2, PAD, (n,)) for n, _ in lengths]}
-    rows["labels"] = [torch.randint(2, PAD, (n,)) for _, n in lengths]
-    padded = {
-        name: torch.nn.utils.rnn.pad_sequence(
-            ids, batch_first=True, padding_value=PAD if name == "input_ids" else -100
-        )
-        for name, ids in rows.items()
-    }
-    return {**padded, "attention_mask": (padded["input_ids"] != PAD).long()}
+PAIRS = {"dense": 64, "ragged": 160}
 
 
 def held(field: str) -> int:
@@ -76,7 +30,7 @@ def step(name: str, kind: str) -> None:
     """Print target tokens, MB before the step and MB at its peak."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    model: Any = marian() if name == "MarianMT" else translator("base")
+    model: Any = MODELS[name.partition(",")[0]]("base")
     model.train()
     if name.endswith("checkpointing"):
         model.activation_checkpointing_enable()
@@ -85,27 +39,19 @@ def step(name: str, kind: str) -> None:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     optimizer.zero_grad()
-    inputs = batch(kind)
+    inputs = batch(kind, PAIRS[kind], SIZES["base"][-1])
     before = held("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
-    if name == "MarianMT":
-        labels = inputs.pop("labels")
-        start = model.prepare_decoder_input_ids_from_labels(labels)
-        logits = model(**inputs, decoder_input_ids=start, use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), label_smoothing=0.1)
-        tokens = int((labels != -100).sum())
-    else:
-        loss, tokens = model(**inputs).loss, int((inputs["labels"] != -100).sum())
-    loss.backward()
+    loss_of(model, inputs).backward()
     optimizer.step()
-    print(tokens, before, held("VmHWM"))
+    print(int((inputs["labels"] != -100).sum()), before, held("VmHWM"))
 
 
 def main() -> None:
     table = Table(
         "batch", "target tokens", "model", "before (MB)", "peak (MB)", "of the step (MB)", "ratio", "of the step"
     )
-    for kind in ("dense", "ragged"):
+    for kind in PAIRS:
         reference = None
         for name in ("MarianMT", "ours", "ours, activation checkpointing"):
             command = [sys.executable, __file__, "--step", name, kind]
