@@ -197,6 +197,7 @@ def test_a_run_whose_time_was_up_is_resumed_without_another_update(tmp_path):
         ("_run_epoch", "it makes an update without asking whether there are any to make"),
         ("_save_checkpoint", "to write beside, look at the weights first, and say what went wrong"),
         ("_get_output_dir", "where _save_checkpoint writes"),
+        ("_push_from_checkpoint", "it would push what is half written"),
     ],
 )
 def test_what_is_overridden_of_transformers_is_there(method, why):

@@ -26,6 +26,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
+from vanilla_transformer.hub import PushError, check_access, push_folder
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.averaging import average_weights, best_checkpoints, find_checkpoints, protected
@@ -69,6 +70,7 @@ def run_recipe(
             `resume` or `overwrite` says what to do with it.
         FileNotFoundError, ValueError: for data that cannot be read; see `load_parallel`.
         OSError: where a file cannot be written, as on a full disk; what was whole before stays whole.
+        PushError: with `training.push_to_hub`, where the Hub does not give a repository; before training.
         DivergedError: where the loss is no number any more or explodes; `diverged.json` in the folder names the examples.
         RunInterrupted: on Ctrl-C during training.
     """
@@ -85,6 +87,8 @@ def run_recipe(
         _check_same_run(recipe, Recipe.load(folder / RECIPE))
     finished = find_checkpoints(folder) if resume else []
     checkpoint = finished[-1] if finished else None
+    if arguments.push_to_hub and first_process:
+        check_access(_repository(arguments), private=arguments.hub_private_repo, what="a model that is not yet trained")
     set_seed(recipe.seed)
 
     task = recipe.new_task()
@@ -182,6 +186,8 @@ def run_recipe(
 
     if trainer.is_world_process_zero():
         _finish(recipe, task, trainer, folder, metrics, say)
+        if arguments.push_to_hub:
+            _push(folder, arguments, say)
     # torch 2.13 can hang where a process leaves on the heels of a sum over processes
     arguments.distributed_state.wait_for_everyone()
     return RunResult(folder, metrics)
@@ -434,6 +440,19 @@ def _finish(
             )
         write_model_card(partial, recipe, task, metrics)
     say(f"finished: {folder}")
+
+
+def _repository(arguments: TrainingArguments) -> str:
+    return arguments.hub_model_id or Path(arguments.output_dir).absolute().name
+
+
+def _push(folder: Path, arguments: TrainingArguments, say: Callable[[str], None]) -> None:
+    """Push the finished run; where that fails the run is finished all the same, and what to do is said."""
+    where = {"private": arguments.hub_private_repo, "revision": arguments.hub_revision}
+    try:
+        say(f"pushed: {push_folder(folder, _repository(arguments), **where).commit_url}")
+    except PushError as error:
+        say(str(error))
 
 
 def _write_diverged(error: DivergedError, folder: Path, ids: list[int]) -> None:
