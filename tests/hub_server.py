@@ -154,7 +154,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault and fault.cut and self.command in ("POST", "PUT"):
             self.rfile.read(length // 2)
             return self.cut(path)
-        self.body = self.rfile.read(length) if "chunked" not in self.headers.get("Transfer-Encoding", "") else self.chunks()
+        self.body = (
+            self.rfile.read(length) if "chunked" not in self.headers.get("Transfer-Encoding", "") else self.chunks()
+        )
         try:
             if fault and fault.status:
                 raise _Answer(fault.status, {"error": "as the test wants it"}, **fault.headers)
@@ -305,11 +307,6 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"X_Repo_Commit": name, "ETag": f'"{etag}"'}
         if self.command == "HEAD":
             return _Answer(200, b"", **headers, X_Linked_Size=str(len(content)))
-        begun = re.match(r"bytes=(\d+)-$", self.headers.get("Range") or "")
-        if begun:
-            start = int(begun[1])
-            place = f"bytes {start}-{len(content) - 1}/{len(content)}"
-            return _Answer(206, content[start:], **headers, Content_Range=place)
         return _Answer(200, content, **headers)
 
     # Large files by Git LFS

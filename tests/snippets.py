@@ -11,7 +11,7 @@ WITHOUT_PACKAGE = "sys.modules['vanilla_transformer'] = None  # any import of it
 
 FORKER = """
 import json, os, sys, traceback
-import torch, transformers
+import accelerate, datasets, jinja2, matplotlib.pyplot, sacrebleu, seqeval.metrics, torch, transformers, typer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, Trainer
 for line in sys.stdin:
     code, said = json.loads(line)
@@ -53,6 +53,7 @@ class Snippets:
         return self
 
     def __exit__(self, *error):
+        self.forker.kill()
         self.forker.communicate()
 
     def run(self, code, *, package=True, status=0):

@@ -208,7 +208,9 @@ def average(
 def push(
     folder: Annotated[Path, typer.Argument(help="Folder of a finished run or saved model.")],
     repo_id: Annotated[str, typer.Argument(help="Where it goes on the Hub, such as me/my-model.")],
-    private: Annotated[bool, typer.Option("--private", help="Where a repository is made, for your eyes only.")] = False,
+    private: Annotated[
+        bool, typer.Option("--private", help="Where a repository is made, for your eyes only.")
+    ] = False,
     revision: Annotated[str | None, typer.Option(help="A branch; by default the main one.")] = None,
     token: Annotated[
         str | None, typer.Option(help="By default that of `hf auth login`, or the environment variable HF_TOKEN.")

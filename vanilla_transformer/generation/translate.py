@@ -113,9 +113,7 @@ class Translator:
         if getattr(loaded.config, "target_vocab_size", None):
             if folder.is_dir() and not (folder / TARGET_TOKENIZER).is_dir():
                 raise FileNotFoundError(f"{folder} holds no {TARGET_TOKENIZER}, which separate vocabularies need.")
-            target_tokenizer = AutoTokenizer.from_pretrained(
-                model, subfolder=TARGET_TOKENIZER, revision=revision
-            )
+            target_tokenizer = AutoTokenizer.from_pretrained(model, subfolder=TARGET_TOKENIZER, revision=revision)
         if device is None and torch.accelerator.is_available():
             device = str(torch.accelerator.current_accelerator())
         if device is not None:

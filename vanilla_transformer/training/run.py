@@ -88,7 +88,9 @@ def run_recipe(
     finished = find_checkpoints(folder) if resume else []
     checkpoint = finished[-1] if finished else None
     if arguments.push_to_hub and first_process:
-        check_access(_repository(arguments), private=arguments.hub_private_repo, what="a model that is not yet trained")
+        check_access(
+            _repository(arguments), private=arguments.hub_private_repo, what="a model that is not yet trained"
+        )
     set_seed(recipe.seed)
 
     task = recipe.new_task()
