@@ -105,6 +105,11 @@ class HubServer:
         """Path to content of what is there."""
         return dict(self.repositories[repo_id].find(revision)[1].files)
 
+    def put(self, repo_id, files, private=False):
+        """Make a repository without a client."""
+        self.repositories[repo_id] = Repository(private, {})
+        self.repositories[repo_id].add("main", files, "initial commit")
+
     def store(self, content):
         self.objects[hashlib.sha256(content).hexdigest()] = content
 
@@ -229,9 +234,8 @@ class _Handler(BaseHTTPRequestHandler):
         url = {"url": f"{self.hub.url}/{repo_id}"}
         if repo_id in self.hub.repositories:
             raise _Answer(409, {"error": "You already created this model repo", **url})
-        new = Repository(wanted.get("visibility") == "private" or bool(wanted.get("private")), {})
-        new.add("main", {".gitattributes": b"*.safetensors filter=lfs\n"}, "initial commit")
-        self.hub.repositories[repo_id] = new
+        private = wanted.get("visibility") == "private" or bool(wanted.get("private"))
+        self.hub.put(repo_id, {".gitattributes": b"*.safetensors filter=lfs\n"}, private)
         return _Answer(200, url)
 
     def validate_card(self):

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 
-WITHOUT_PACKAGE = "sys.modules['vanilla_transformer'] = None  # any import of it fails\n"
+WITHOUT_PACKAGE = "import sys; sys.modules['vanilla_transformer'] = None  # any import of it fails\n"
 
 FORKER = """
 import json, os, sys, traceback
