@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hub_server import HubServer
 from runs import reversed_words, save_translator
+from snippets import WITHOUT_PACKAGE
 from tiny import tiny_model
 from vanilla_transformer.training.recipe import Recipe
 
@@ -44,12 +46,24 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def environment(tmp_path):
+    """With a Hub that has a model."""
+    with HubServer() as hub:
+        save_translator(tmp_path / "shared")
+        hub.put("me/en-de", {path.name: path.read_bytes() for path in (tmp_path / "shared").iterdir()}, private=True)
+        of_hub = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.TOKEN, "HF_HOME": str(tmp_path / "home")}
+        yield {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "HF_HUB_OFFLINE": "0", **of_hub}
+
+
 @pytest.mark.parametrize("block", blocks("python"))
-def test_python_blocks_run(block, folder):
+def test_python_blocks_run(block, folder, environment):
     save_translator(folder / "runs" / "mine")
+    if "trust_remote_code" in block:
+        block = WITHOUT_PACKAGE + block
     done = subprocess.run(
         [sys.executable, "-c", block],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+        env=environment,
         capture_output=True,
         text=True,
     )
@@ -57,13 +71,13 @@ def test_python_blocks_run(block, folder):
 
 
 @pytest.mark.parametrize("block", [block for block in blocks("bash") if "vanilla-transformer" in block])
-def test_commands_run(block, folder):
+def test_commands_run(block, folder, environment):
     if "train" not in block:
         save_translator(folder / "runs" / "mine")
-    commands = "\n".join(line for line in block.splitlines() if not line.startswith(("pip ", "make ")))
+    commands = "\n".join(line for line in block.splitlines() if not line.startswith(("pip ", "make ", "hf ")))
     done = subprocess.run(
         ["bash", "-c", SHELL + commands],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "HF_HUB_OFFLINE": "1"},
+        env=environment,
         capture_output=True,
         text=True,
     )

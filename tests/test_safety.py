@@ -204,6 +204,7 @@ OVERRIDDEN = {
     "_get_output_dir": ("_save_checkpoint", "where it writes"),
     "_save": ("save_model", "what else belongs to a checkpoint, which weights, and a tied matrix once"),
     "_load_from_checkpoint": ("train", "to go on from trained weights where the model is an average"),
+    "_push_from_checkpoint": ("_save_checkpoint", "it would push what is half written"),
     "_issue_warnings_after_load": ("_load_best_model", "it takes tied weights for missing ones"),
 }
 """Methods of `Trainer` that are not public: where it calls them, and why they are overridden."""

@@ -206,6 +206,26 @@ def average(
 
 
 @app.command()
+def push(
+    folder: Annotated[Path, typer.Argument(help="Folder of a finished run or saved model.")],
+    repo_id: Annotated[str, typer.Argument(help="Where it goes on the Hub, such as me/my-model.")],
+    private: Annotated[
+        bool, typer.Option("--private", help="Where a repository is made, for your eyes only.")
+    ] = False,
+    revision: Annotated[str | None, typer.Option(help="A branch; by default the main one.")] = None,
+    token: Annotated[
+        str | None, typer.Option(help="By default that of `hf auth login`, or the environment variable HF_TOKEN.")
+    ] = None,
+) -> None:
+    """Share a model: its weights, tokenizer, code and card, without checkpoints, in one commit."""
+    from vanilla_transformer.hub import push_folder
+
+    _quiet_libraries()
+    commit = push_folder(folder, repo_id, private=private or None, revision=revision, token=token)
+    _say(f"pushed: {commit.commit_url}")
+
+
+@app.command()
 def inspect(
     model: ModelOption,
     source: Annotated[str, typer.Argument(help="A source text.")],

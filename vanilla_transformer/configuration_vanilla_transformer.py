@@ -36,6 +36,20 @@ _TRANSFORMERS_KEYWORDS = {
 }
 
 
+# Where transformers finds the classes in the files that are saved with a model, for `trust_remote_code=True`.
+_MODELING = "modeling_vanilla_transformer.VanillaTransformer"
+AUTO_MAP = {
+    "AutoConfig": "configuration_vanilla_transformer.VanillaTransformerConfig",
+    "AutoModel": f"{_MODELING}Model",
+    "AutoModelForCausalLM": f"{_MODELING}ForCausalLM",
+    "AutoModelForMaskedLM": f"{_MODELING}ForMaskedLM",
+    "AutoModelForQuestionAnswering": f"{_MODELING}ForQuestionAnswering",
+    "AutoModelForSeq2SeqLM": f"{_MODELING}ForConditionalGeneration",
+    "AutoModelForSequenceClassification": f"{_MODELING}ForSequenceClassification",
+    "AutoModelForTokenClassification": f"{_MODELING}ForTokenClassification",
+}
+
+
 def _refuse(config_class: type, message: str) -> ValueError:
     return ValueError(f"{config_class.__name__}: {message}")
 
@@ -192,6 +206,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         "encoder_layers": "num_hidden_layers",
     }
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache", "encoder_last_hidden_state"]
+    _auto_class: ClassVar[str | None] = "AutoConfig"  # so that transformers saves this file with every model
 
     architecture: Literal["encoder-decoder", "encoder-only", "decoder-only"] = "encoder-decoder"
     vocab_size: int = 37000
@@ -363,6 +378,20 @@ class VanillaTransformerConfig(PreTrainedConfig):
         known = {f.name for f in fields(cls)} - {f.name for f in fields(PreTrainedConfig)} | set(cls.attribute_map)
         overrides = _canonical_fields(cls, {name: kwargs.pop(name) for name in list(kwargs) if name in known})
         return super().from_dict({**config_dict, **overrides}, **kwargs)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """As in transformers, together with the code that loads the model where this package is not installed.
+
+        Every path that saves a model leads through here.
+        """
+        # transformers copies the files that this one imports, wherever in it: so the model goes where this file goes
+        from .modeling_vanilla_transformer import HEADS  # noqa: F401
+
+        # a class of somebody else stays registered, and is saved with its own file
+        own = {name.partition(".")[0] for name in AUTO_MAP.values()}
+        others = {k: v for k, v in (getattr(self, "auto_map", None) or {}).items() if v.partition(".")[0] not in own}
+        self.auto_map = {**AUTO_MAP, **others}
+        super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def to_json_string(self, use_diff: bool = True) -> str:
         """For reading, with the paper's names beside the canonical ones; files hold the canonical ones alone."""

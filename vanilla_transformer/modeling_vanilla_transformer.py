@@ -834,6 +834,32 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
 
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *args: Any, use_safetensors: bool | None = None, **kwargs: Any
+    ) -> Any:
+        """As in transformers, but pickled weights, which can run any code while they are read, only when asked for.
+
+        Args:
+            use_safetensors: `False` for pickled weights (`pytorch_model.bin`).
+
+        Raises:
+            OSError: where there are no others and they were not asked for.
+        """
+        only_safe = use_safetensors is None and kwargs.get("gguf_file") is None
+        try:
+            return super().from_pretrained(
+                pretrained_model_name_or_path, *args, use_safetensors=only_safe or use_safetensors, **kwargs
+            )
+        except OSError as error:
+            if only_safe and "model.safetensors" in str(error):
+                raise OSError(
+                    f"{pretrained_model_name_or_path} holds no model.safetensors. Pickled weights (pytorch_model.bin) "
+                    "can run any code while they are read, so they are not looked at; where you trust whoever made "
+                    "them, load them with use_safetensors=False and save the model again."
+                ) from error
+            raise
+
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)  # norms, zero biases, the normal scheme and the zero row of the padding token
         if self.config.init_scheme == "normal":

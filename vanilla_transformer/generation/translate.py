@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import constants, is_offline_mode
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
@@ -63,12 +64,15 @@ class Translator:
                 )
 
     @classmethod
-    def from_pretrained(cls, model: str | Path, device: str | None = None, **model_options: Any) -> "Translator":
+    def from_pretrained(
+        cls, model: str | Path, device: str | None = None, *, revision: str | None = None, **model_options: Any
+    ) -> "Translator":
         """Load a run's folder or a Hub id.
 
         Args:
             model: the folder or id.
             device: such as "cpu" or "cuda:1"; by default the accelerator where there is one.
+            revision: a branch, tag or commit of a Hub id.
             model_options: of the model's `from_pretrained`.
 
         Raises:
@@ -85,14 +89,21 @@ class Translator:
             if not any(folder.glob("tokenizer*")):
                 raise FileNotFoundError(f"{folder} holds no tokenizer; save it there with tokenizer.save_pretrained.")
         try:
-            config = AutoConfig.from_pretrained(model)
+            config = AutoConfig.from_pretrained(model, revision=revision)
             if getattr(config, "architecture", "") == "encoder-only":
                 raise ValueError(f"{model} is an encoder, which writes no text; use transformers' pipelines with it.")
             automatic = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-            loaded, found = automatic.from_pretrained(model, output_loading_info=True, **model_options)
+            loaded, found = automatic.from_pretrained(
+                model, output_loading_info=True, revision=revision, **model_options
+            )
         except OSError as error:
             if folder.exists():
                 raise
+            if is_offline_mode():
+                raise FileNotFoundError(
+                    f"{model} is no folder here and not all of it is in the cache ({constants.HF_HUB_CACHE}), and "
+                    "HF_HUB_OFFLINE is set; load it once without that, or give a folder."
+                ) from error
             raise FileNotFoundError(f"there is no folder {model} here, and as a Hub id it gives: {error}") from error
         except SafetensorError as error:
             raise ValueError(f"the weights in {model} are damaged ({error}); copy or train them again.") from error
@@ -102,7 +113,7 @@ class Translator:
         if getattr(loaded.config, "target_vocab_size", None):
             if folder.is_dir() and not (folder / TARGET_TOKENIZER).is_dir():
                 raise FileNotFoundError(f"{folder} holds no {TARGET_TOKENIZER}, which separate vocabularies need.")
-            target_tokenizer = AutoTokenizer.from_pretrained(model, subfolder=TARGET_TOKENIZER)
+            target_tokenizer = AutoTokenizer.from_pretrained(model, subfolder=TARGET_TOKENIZER, revision=revision)
         if device is None and torch.accelerator.is_available():
             device = str(torch.accelerator.current_accelerator())
         if device is not None:
@@ -110,7 +121,7 @@ class Translator:
                 loaded.to(device)
             except RuntimeError as error:
                 raise ValueError(f"the model cannot be moved to the device {device!r}: {error}") from error
-        return cls(loaded, AutoTokenizer.from_pretrained(model), target_tokenizer)
+        return cls(loaded, AutoTokenizer.from_pretrained(model, revision=revision), target_tokenizer)
 
     def translate(
         self,

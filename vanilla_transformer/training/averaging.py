@@ -87,7 +87,7 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Pa
     weights = average_weights(folders)
     with whole_folder(output) as partial:
         last = Path(folders[-1])
-        for path in [last / "config.json", last / "generation_config.json", *last.glob("*token*")]:
+        for path in [last / "config.json", last / "generation_config.json", *last.glob("*token*"), *last.glob("*.py")]:
             if path.is_dir():
                 shutil.copytree(path, partial / path.name)
             elif path.is_file():

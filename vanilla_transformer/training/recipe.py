@@ -264,6 +264,8 @@ _FREE_AT_RESUME = (
     "report_to",
     "disable_tqdm",
     "dataloader_",
+    "push_to_hub",
+    "hub_",
 )
 
 
@@ -420,6 +422,13 @@ class Recipe:
                     f"training.{name} contradicts how a recipe's run is evaluated, scored and resumed; leave it out."
                 )
         _known(self.training, training_fields - set(_SET_ELSEWHERE) - _WITHOUT_EFFECT - _CONTRADICTING, "training")
+        if "hub_token" in self.training:
+            raise RecipeError(
+                "training.hub_token would stand in the recipe that is saved and pushed with the run; log in with "
+                "`hf auth login`, or set the environment variable HF_TOKEN."
+            )
+        if self.training.get("hub_strategy", "end") != "end":
+            raise RecipeError("training.hub_strategy must be end: a run is pushed when it is finished; leave it out.")
         for name, value in self.training.items():
             if value is False and name.endswith("_strategy"):
                 self.training[name] = value = "no"  # which is what YAML reads as false

@@ -26,6 +26,7 @@ from transformers import (
 from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
+from vanilla_transformer.hub import PushError, check_access, push_folder
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.averaging import average_weights
@@ -78,6 +79,7 @@ def run_recipe(
         FileNotFoundError, ValueError: for data that cannot be read; see `load_parallel`.
         OSError: where a file cannot be written, as on a full disk; what was whole before stays whole.
         DivergedError: where training diverges; `diverged.json` in the folder names the examples.
+        PushError: with `training.push_to_hub`, where the Hub does not give a repository; before training.
         RunInterrupted: on Ctrl-C during training.
     """
     if _accelerator() is None:
@@ -96,6 +98,10 @@ def run_recipe(
     if checkpoint:
         _check_complete(checkpoint, recipe)
         arguments.eval_on_start = False  # the unbroken run has no evaluation here
+    if arguments.push_to_hub and first_process:
+        check_access(
+            _repository(arguments), private=arguments.hub_private_repo, what="a model that is not yet trained"
+        )
     set_seed(recipe.seed)
 
     task = recipe.new_task()
@@ -156,6 +162,8 @@ def run_recipe(
 
     if trainer.is_world_process_zero():
         _finish(recipe, task, trainer, folder, metrics, say)
+        if arguments.push_to_hub:
+            _push(folder, arguments, say)
     # torch 2.13 can hang where a process leaves on the heels of a sum over processes
     arguments.distributed_state.wait_for_everyone()
     return RunResult(folder, metrics)
@@ -478,6 +486,19 @@ def _finish(
             )
         write_model_card(partial, recipe, task, metrics)
     say(f"finished: {folder}")
+
+
+def _repository(arguments: TrainingArguments) -> str:
+    return arguments.hub_model_id or Path(arguments.output_dir).absolute().name
+
+
+def _push(folder: Path, arguments: TrainingArguments, say: Callable[[str], None]) -> None:
+    """Push the finished run; where that fails the run is finished all the same, and what to do is said."""
+    where = {"private": arguments.hub_private_repo, "revision": arguments.hub_revision}
+    try:
+        say(f"pushed: {push_folder(folder, _repository(arguments), **where).commit_url}")
+    except PushError as error:
+        say(str(error))
 
 
 def _write_diverged(error: DivergedError, folder: Path, ids: list[int]) -> None:

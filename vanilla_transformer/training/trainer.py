@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import CommitInfo
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -24,6 +25,7 @@ from transformers import (
 
 from vanilla_transformer.data.streaming import TokenBudgetStream
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
+from vanilla_transformer.hub import push_folder
 from vanilla_transformer.modeling_vanilla_transformer import IGNORED
 from vanilla_transformer.training.checkpoints import (
     STATE,
@@ -63,6 +65,8 @@ class TokenTrainer(TokenBudgetMixin):
       target, no padding, evaluations and checkpoints left out) and `padding_share`, that of the positions of both sides
       which held padding, 0 to 1; both of all processes together, since the log before.
     - A checkpoint has its name only when it is written to its end, and until it is deleted from its beginning.
+    - `push_to_hub()` pushes what makes the model, in one commit; with `push_to_hub=True` nothing is pushed while training
+      goes on, nor does it need the Hub.
     - Training that diverges ends in a `DivergedError`. Each update is looked at before it is made; on an accelerator and
       with several processes, where that would make one wait for the other, at the next log, evaluation or checkpoint.
       Nothing is saved that is not finite.
@@ -298,6 +302,51 @@ class TokenTrainer(TokenBudgetMixin):
         lost = set(found.missing_keys) & self.moving_average.weights.keys()
         if lost or found.unexpected_keys:
             raise ValueError(f"{resume_from_checkpoint}: {TRAINED_WEIGHTS} is not of this model; copy the run again.")
+
+    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+        """Name the repository; it is made when there is something to push."""
+        self.hub_model_id = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """Nothing: transformers 5.24 would push all that stands in the run's folder, while it is written to."""
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        private: bool | None = None,
+        **kwargs: Any,
+    ) -> CommitInfo | None:
+        """Save the model in the run's folder and push it, with its card, in one commit.
+
+        Args:
+            blocking: must be True.
+            kwargs: of `create_model_card`, where there is no card yet.
+
+        Returns:
+            The commit, on the first process.
+
+        Raises:
+            PushError: where it was not pushed; the model is saved in the run's folder all the same.
+        """
+        if not blocking:
+            raise ValueError("blocking=False is not built: the run's folder may change while it is being pushed.")
+        self.init_hf_repo()
+        self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
+        if not (Path(self.args.output_dir) / "README.md").is_file():
+            self.create_model_card(model_name=str(self.hub_model_id).rpartition("/")[2], **kwargs)
+        return push_folder(
+            self.args.output_dir,
+            str(self.hub_model_id),
+            private=self.args.hub_private_repo if private is None else private,
+            revision=revision or self.args.hub_revision,
+            token=token or self.args.hub_token,
+            message=commit_message or "Upload model",
+        )
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # A tied matrix is saved under one name; transformers 5.24 reports the others as missing when it loads the best

@@ -1,0 +1,153 @@
+"""The folder of a run, or of a saved model, to a repository on the Hub: in one commit, so that all of it arrives or nothing."""
+
+import json
+import time
+from collections.abc import Callable
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, TypeVar
+
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, constants
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.utils import parse_ratelimit_headers
+
+from vanilla_transformer.generation.translate import TARGET_TOKENIZER
+
+__all__ = ["PushError", "check_access", "model_files", "push_folder"]
+
+T = TypeVar("T")
+
+WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
+TOKENIZER = ("*token*.json", "vocab.*", "merges.txt", "*.model", "chat_template*")
+ABOUT = ("README.md", "recipe.yaml", "metrics.json", "curves.png")
+MODEL = ("config.json", "generation_config.json", "*_vanilla_transformer.py", *WEIGHTS, *TOKENIZER, *ABOUT)
+
+LONGEST_WAIT = 300
+"""Seconds to wait at most where the Hub asks for patience."""
+
+
+class PushError(OSError):
+    """What was not pushed, why, and what to do; in one sentence. What is on this machine is as it was."""
+
+
+def model_files(folder: str | Path) -> dict[str, Path]:
+    """What makes the model in a folder, by its path in a repository: no checkpoints, no state of training.
+
+    Weights are safetensors; the model card, the recipe as run, scores and curves go with them.
+
+    Raises:
+        FileNotFoundError: for a folder without a whole model.
+    """
+    folder = Path(folder)
+    found = {p.name: p for p in sorted(folder.glob("*")) if p.is_file() and any(fnmatch(p.name, m) for m in MODEL)}
+    if (index := found.get(WEIGHTS[2])) and WEIGHTS[0] not in found:
+        wanted = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    else:
+        wanted = [WEIGHTS[0]]
+    if lacking := [name for name in ("config.json", *wanted) if name not in found]:
+        remedy = "name the folder of a finished run or saved model"
+        if (folder / "recipe.yaml").is_file():
+            remedy = "finish its run with --resume, or push one of its checkpoints"
+        raise FileNotFoundError(f"{folder} holds no whole model, as {lacking[0]} is not there; {remedy}.")
+    target = sorted((folder / TARGET_TOKENIZER).glob("*"))
+    return found | {f"{TARGET_TOKENIZER}/{path.name}": path for path in target if path.is_file()}
+
+
+def check_access(
+    repo_id: str, *, private: bool | None = None, token: str | None = None, what: str | Path = "the model"
+) -> str:
+    """Make the repository where there is none; its full id.
+
+    Raises:
+        PushError: where that is not possible, or the repository is public and `private` was asked for.
+    """
+    api = HfApi(library_name="vanilla-transformer", token=token)
+    try:
+        full_id = _patiently(lambda: api.create_repo(repo_id, private=private, exist_ok=True)).repo_id
+        if private and not _patiently(lambda: api.model_info(full_id)).private:
+            raise ValueError(f"{full_id} is there already and is public; make it private first, or name another")
+    except Exception as error:  # of the client, of httpx, of hf_xet: they have no base class in common
+        raise _push_error(what, repo_id, error) from error
+    return full_id
+
+
+def push_folder(
+    folder: str | Path,
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    token: str | None = None,
+    message: str = "Upload model",
+) -> CommitInfo:
+    """Push the model in a folder, in one commit. Weights in the repository that are not those of the folder go.
+
+    Where the Hub is busy (429 and 5xx), it is asked again after the time that it names.
+
+    Args:
+        folder: of a finished run or a saved model.
+        repo_id: such as `me/my-model`; made where there is none.
+        private: of a repository that is made.
+        revision: a branch, made where there is none; by default the main one.
+        token: with the right to write; by default that of `hf auth login`, or of the environment variable HF_TOKEN.
+        message: of the commit.
+
+    Raises:
+        FileNotFoundError: for a folder without a whole model.
+        PushError: where it failed; the folder is as it was.
+    """
+    files = model_files(folder)
+    api = HfApi(library_name="vanilla-transformer", token=token)
+    full_id = check_access(repo_id, private=private, token=token, what=folder)
+
+    def commit() -> CommitInfo:
+        there = api.list_repo_files(full_id, revision=revision)
+        old = [name for name in there if name not in files and any(fnmatch(name, mask) for mask in WEIGHTS)]
+        operations: list[Any] = [CommitOperationAdd(name, str(path)) for name, path in files.items()]
+        operations += [CommitOperationDelete(name) for name in old]
+        # not `upload_folder`, which may make several commits of one folder
+        return api.create_commit(full_id, operations, commit_message=message, revision=revision)
+
+    try:
+        if revision is not None:
+            _patiently(lambda: api.create_branch(full_id, branch=revision, exist_ok=True))
+        return _patiently(commit)
+    except Exception as error:  # as above
+        raise _push_error(folder, repo_id, error) from error
+
+
+def _patiently(request: Callable[[], T]) -> T:
+    """The client itself asks again while it uploads files, but neither for a repository nor for a commit."""
+    for wait in (1, 2, 4, 8, None):
+        try:
+            return request()
+        except HfHubHTTPError as error:
+            if wait is None or error.response.status_code not in (429, 500, 502, 503, 504):
+                raise
+            limit = parse_ratelimit_headers(error.response.headers)
+            named = error.response.headers.get("Retry-After", "")
+            wait = int(named) if named.isdigit() else limit.reset_in_seconds if limit else wait
+            if wait > LONGEST_WAIT:
+                raise
+            time.sleep(wait)
+    raise AssertionError
+
+
+def _push_error(what: str | Path, repo_id: str, error: Exception) -> PushError:
+    response = getattr(error, "response", None)
+    status = None if response is None else response.status_code
+    again = f"vanilla-transformer push {what} {repo_id}"
+    if status in (401, 403):
+        reason = f"the Hub does not let this token write there (HTTP {status})"
+        remedy = "log in with `hf auth login`, or give a token with the right to write, then"
+    elif status == 404:
+        reason, remedy = "the Hub finds no such repository or branch (HTTP 404)", "look at its name, then"
+    elif status == 429:
+        reason, remedy = "the Hub takes no more requests for now (HTTP 429)", "wait some minutes, then"
+    elif status is None and isinstance(error, ValueError):
+        reason, remedy = str(error).partition("\n")[0].rstrip("."), "then"
+    else:
+        cause = error.__cause__ or error
+        said = str(cause).partition("\n")[0].rstrip(".") or type(cause).__name__
+        reason, remedy = f"the connection to {constants.ENDPOINT} failed ({said})", "when it is there again,"
+    return PushError(f"{what} was not pushed to {repo_id}: {reason}. It is whole on this machine; {remedy} `{again}`.")
