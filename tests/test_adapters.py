@@ -187,7 +187,7 @@ def test_adapters_of_transformers(tmp_path):
 
     adapted = adapt(head.from_pretrained(tmp_path / "base"))
     adapted.save_pretrained(tmp_path / "peft")
-    use = pipeline("text-classification", model=str(tmp_path / "peft"), tokenizer=tokenizer)
+    use = pipeline("text-classification", model=str(tmp_path / "peft"), tokenizer=tokenizer, device="cpu")
     expected = adapted(**tokenizer("red dog", return_tensors="pt")).logits.softmax(-1).max().item()
     assert use("red dog")[0]["score"] == pytest.approx(expected, rel=1e-4)
 

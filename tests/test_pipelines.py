@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -22,8 +23,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
-    pipeline,
 )
+from transformers import pipeline as any_pipeline
 from transformers import pipelines as library
 from transformers.pipelines import PIPELINE_REGISTRY
 
@@ -35,6 +36,8 @@ from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.pipelines import TranslationPipeline, register
 from vanilla_transformer.pipelines.sentences import split_sentences, texts_within
 from vanilla_transformer.tokenization import train_tokenizer
+
+pipeline = partial(any_pipeline, device="cpu")
 
 TEXTS = ["red dog", "green house tree river stone", "sun", "blue cat sun red", "tree"]
 
@@ -175,9 +178,9 @@ def test_our_models_write_what_the_translator_writes(tmp_path):
     save_translator(tmp_path)
     texts = [source for source, _ in reversed_words(9, 3)]
     expected = [best[0].text for best in Translator.from_pretrained(tmp_path, device="cpu").translate(texts)]
-    use = pipeline("translation", model=str(tmp_path), device="cpu", batch_size=4)
+    use = pipeline("translation", model=str(tmp_path), batch_size=4)
     assert [record["translation_text"] for record in use(texts)] == expected
-    short = pipeline("translation", model=str(tmp_path), device="cpu", max_new_tokens=2, return_tensors=True)
+    short = pipeline("translation", model=str(tmp_path), max_new_tokens=2, return_tensors=True)
     assert all(record["translation_token_ids"].shape == (3,) for record in short(texts[:3]))  # with the start token
     assert short("red", max_new_tokens=1)[0]["translation_token_ids"].shape == (2,)
 

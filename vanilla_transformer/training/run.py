@@ -22,6 +22,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ProgressCallback
 
@@ -268,7 +269,23 @@ def _training_arguments(recipe: Recipe) -> TrainingArguments:
     except (TypeError, ValueError) as error:
         raise RecipeError(f"training: {error}") from error
     _check_machine(arguments)
+    _check_trackers(arguments.report_to)
     return arguments
+
+
+def _check_trackers(names: list[str]) -> None:
+    """Refuse a name in `training.report_to` that transformers does not know, or whose package is not installed."""
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise RecipeError(
+                f"training.report_to={name!r} is none of {', '.join(INTEGRATION_TO_CALLBACK)}, all, none."
+            )
+        try:
+            INTEGRATION_TO_CALLBACK[name]()
+        except (ImportError, RuntimeError) as error:
+            raise RecipeError(
+                f"training.report_to={name!r} needs a package that is not installed: pip install {name}, or leave it out."
+            ) from error
 
 
 def _check_machine(arguments: TrainingArguments) -> None:
