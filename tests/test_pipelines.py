@@ -16,6 +16,7 @@ from transformers import (
     BartForConditionalGeneration,
     BertConfig,
     BertForQuestionAnswering,
+    GenerationConfig,
     M2M100Config,
     M2M100ForConditionalGeneration,
     MarianConfig,
@@ -168,6 +169,9 @@ def test_outputs_and_scores_are_the_models(translator):
     assert [len(records) for records in both] == [2, 2] and both[1] == use(
         TEXTS[1], num_beams=3, num_return_sequences=2, max_new_tokens=6
     )
+    settings = GenerationConfig(num_beams=3, num_return_sequences=2, max_new_tokens=6)
+    in_one = use(["", TEXTS[1]], batch_size=2, generation_config=settings)
+    assert in_one == [[{"translation_text": ""}] * 2, both[1]] == [use("", generation_config=settings), in_one[1]]
     assert use(TEXTS[1], num_beams=3, max_new_tokens=6, return_tensors=True, return_text=True)[0].keys() == {
         "translation_text",
         "translation_token_ids",
@@ -317,7 +321,9 @@ def test_long_texts(kind):
     assert cut.tolist() == model.generate(**row, max_new_tokens=4)[0].tolist()
     with pytest.raises(ValueError, match="31 tokens.*its sentence 'Sun sun.* alone.*long_inputs='truncate'"):
         use(text, max_source_tokens=8)
-    with pytest.raises(ValueError, match="do not tell the 2 best of the whole"):
+    with pytest.raises(
+        ValueError, match="read in 2 parts, and the 2 best outputs of each do not tell the 2 best of the whole"
+    ):
         use(text, num_beams=2, num_return_sequences=2)
     with pytest.raises(ValueError, match="long_inputs='cut' is none of"):
         use(text, long_inputs="cut")
@@ -386,7 +392,7 @@ def finder(kind, **options):
             max_position_embeddings=64, pad_token_id=0,
         )  # fmt: skip
         return randomise(BertForQuestionAnswering(config), scale=0.4).eval(), tokenizer
-    tokenizer = train_tokenizer([CONTEXT, "Grün ist die Straße, 日本語。", *WORDS], 275, min_frequency=1, **options)
+    tokenizer = train_tokenizer([CONTEXT, "Grün wird die Straße, 日本語。", *WORDS], 275, min_frequency=1, **options)
     head = vt.VanillaTransformerForQuestionAnswering
     return tiny_model("encoder-only", model_class=head, vocab_size=len(tokenizer), scale=0.4), tokenizer
 
@@ -526,7 +532,7 @@ def test_no_answer():
 def test_characters_of_bytes_and_words():
     """Byte-level tokens: an answer never ends within a character; by default it never ends within a word."""
     model, tokenizer = finder("ours")
-    context = "Die  Straße ist grün, 日本語。 Red"
+    context = "Die  Straße wird grün, 日本語。 Red"
     use = pipeline("question-answering", model=model, tokenizer=tokenizer)
     pieces = tokenizer.tokenize("Straße grün 日本語")
     lonely = [piece for piece in pieces if len(tokenizer.convert_tokens_to_string([piece]).encode()) and "Ã" in piece]

@@ -13,7 +13,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 import vanilla_transformer as vt
 from runs import reversed_words, save_translator
 from tiny import tiny_model
-from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
 from vanilla_transformer.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
@@ -116,6 +116,8 @@ def test_python_blocks_of_cards_run(name, tmp_path, monkeypatch):
                 continue
             texts = [source for source, _ in reversed_words(100, 0)]
             tokenizer = train_tokenizer(texts, 280, mask_token=task == "fill-mask", add_eos=task != "text-generation")
+            if task == "token-classification":
+                tokenizer = train_wordpiece_tokenizer(texts, 50)
             architecture, head = HEADS[task]
             tiny_model(architecture, model_class=head, vocab_size=len(tokenizer)).save_pretrained(tmp_path / folder)
             tokenizer.save_pretrained(tmp_path / folder)

@@ -108,7 +108,6 @@ class TextToTextPipeline(ChunkPipeline):
         if long_inputs not in (None, *LONG_INPUTS):
             raise ValueError(f"long_inputs={long_inputs!r} is none of {', '.join(map(repr, LONG_INPUTS))}.")
         languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
-        returned = generate_options.get("num_return_sequences")
         preprocess = {
             "long_inputs": long_inputs,
             "max_source_tokens": max_source_tokens,
@@ -124,7 +123,7 @@ class TextToTextPipeline(ChunkPipeline):
         }
         given = [
             {name: value for name, value in parameters.items() if value is not None}
-            for parameters in ({**preprocess, "returned": returned}, forward, postprocess)
+            for parameters in (preprocess, forward, postprocess)
         ]
         return given[0], given[1] | generate_options, given[2]
 
@@ -136,7 +135,6 @@ class TextToTextPipeline(ChunkPipeline):
         prefix: str | None = None,
         src_lang: str | None = None,
         tgt_lang: str | None = None,
-        returned: int = 1,
     ) -> Iterator[dict[str, Any]]:
         """Yield the parts of a text: input_ids and attention_mask (1, S), the white space before it, whether it is blank."""
         if not isinstance(text, str):
@@ -165,10 +163,6 @@ class TextToTextPipeline(ChunkPipeline):
                     f"{too_long}, and so has its sentence {str(sentence)[:40]!r} alone, so that it cannot be split at "
                     "sentences; shorten it, or have its end cut off (long_inputs='truncate')."
                 ) from None
-            if returned > 1:
-                raise ValueError(
-                    f"{too_long}: the best outputs of its parts do not tell the {returned} best of the whole; ask for one."
-                )
         for number, (gap, part) in enumerate(parts):
             options = {"truncation": True, "max_length": int(limit)} if length > limit and len(parts) == 1 else {}
             rows = self.tokenizer(prefix + part, return_tensors="pt", verbose=False, **options)
@@ -193,7 +187,10 @@ class TextToTextPipeline(ChunkPipeline):
         rows = torch.tensor(parts["blank"], device=self.device).view(-1).logical_not().nonzero().view(-1)
         count = 1 if isinstance(parts["blank"], bool) else len(parts["blank"])
         options = self._generate_options(src_lang, tgt_lang, generate_options)
-        returned = options.get("num_return_sequences") or self.model.generation_config.num_return_sequences or 1
+        settings = (options.get("generation_config"), self.model.generation_config)
+        returned = options.get("num_return_sequences") or next(
+            (number for config in settings if (number := getattr(config, "num_return_sequences", None))), 1
+        )
         sequences = torch.zeros(count, returned, 1, dtype=torch.long, device=self.device)
         values = torch.zeros(count, returned, device=self.device)
         if len(rows):  # in what is blank there is nothing to read
@@ -220,9 +217,15 @@ class TextToTextPipeline(ChunkPipeline):
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[dict[str, Any]]:
         """Join the outputs of a text's parts, by the white space of the source, or a space where it had none."""
+        returned = model_outputs[0]["sequences"].shape[1]
+        if returned > 1 and len(model_outputs) > 1:
+            raise ValueError(
+                f"a text had to be read in {len(model_outputs)} parts, and the {returned} best outputs of each do not tell "
+                f"the {returned} best of the whole; ask for one (num_return_sequences=1), or shorten the text."
+            )
         records = []
         blank = all(part["blank"] for part in model_outputs)
-        for number in range(model_outputs[0]["sequences"].shape[1]):
+        for number in range(returned):
             tokens = [part["sequences"][0, number] for part in model_outputs]
             record: dict[str, Any] = {}
             if return_text or (return_text is None and not return_tensors):
