@@ -54,6 +54,14 @@ def test_registering_keeps_what_is_there():
     assert "vanilla_transformer" not in constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING
 
 
+def test_a_broken_peft_does_not_matter_to_those_without_adapters(monkeypatch):
+    def broken(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    register()
+
+
 @pytest.mark.parametrize(
     ("architecture", "variant", "targets"),
     [(*case, "all-linear") for case in GRID] + [(architecture, "paper", None) for architecture in ARCHITECTURES],

@@ -20,7 +20,10 @@ def register() -> None:
     """
     if importlib.util.find_spec("peft") is None:
         return
-    tables = vars(importlib.import_module("peft.utils.constants"))
+    try:
+        tables = vars(importlib.import_module("peft.utils.constants"))
+    except ImportError:  # a release that cannot be used here says so where it is used
+        return
     for name, table in tables.items():
         if name.endswith("_TARGET_MODULES_MAPPING") and list(table.get("bart", ())) == list(ADAPTED_LAYERS):
             table.setdefault(VanillaTransformerConfig.model_type, list(ADAPTED_LAYERS))
