@@ -1,4 +1,4 @@
-"""What the README shows is run as it stands, on data and a model of a few seconds."""
+"""What the README and the model cards show is run as it stands, on data and models of a few seconds."""
 
 import os
 import re
@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from transformers.pipelines import PIPELINE_REGISTRY
 
+import vanilla_transformer as vt
 from hub_server import HubServer
 from runs import reversed_words, save_translator
 from snippets import WITHOUT_PACKAGE
 from tiny import tiny_model
+from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
 from vanilla_transformer.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
@@ -31,8 +34,11 @@ vanilla-transformer() {
 """
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.M | re.S)
+CARDS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "model_cards").glob("*.md"))}
+
+
+def blocks(language, text=README):
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.M | re.S)
 
 
 @pytest.fixture
@@ -58,6 +64,8 @@ def environment(tmp_path):
 
 @pytest.mark.parametrize("block", blocks("python"))
 def test_python_blocks_run(block, folder, environment):
+    if "from peft" in block:
+        pytest.importorskip("peft")
     save_translator(folder / "runs" / "mine")
     if "trust_remote_code" in block:
         block = WITHOUT_PACKAGE + block
@@ -94,4 +102,53 @@ def test_the_recipes_it_shows_are_some(folder):
 
 
 def test_it_names_no_removed_pipeline():
-    assert not re.search(r"pipeline\(.(translation|summarization|text2text-generation)", README)
+    for text in (README, *CARDS.values()):
+        named = set(re.findall(r"pipeline\(.([a-z0-9-]+)", text))
+        assert named <= {task.split("_")[0] for task in PIPELINE_REGISTRY.get_supported_tasks()}
+        assert "text2text-generation" not in named
+
+
+HEADS = {
+    "text-generation": ("decoder-only", vt.VanillaTransformerForCausalLM),
+    "fill-mask": ("encoder-only", vt.VanillaTransformerForMaskedLM),
+    "text-classification": ("encoder-only", vt.VanillaTransformerForSequenceClassification),
+    "token-classification": ("encoder-only", vt.VanillaTransformerForTokenClassification),
+}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_python_blocks_of_cards_run(name, tmp_path, monkeypatch):
+    """In the folder of a model of the card's kind, which is also the folder that the card names."""
+    monkeypatch.chdir(tmp_path)
+    task = yaml.safe_load(CARDS[name].split("---")[1])["pipeline_tag"]
+    shown = blocks("python", CARDS[name])
+    assert shown
+    for block in shown:
+        for folder in {".", *re.findall(r"\"(runs/[^\"]*)\"", block)}:
+            if task == "translation":
+                save_translator(tmp_path / folder)
+                continue
+            texts = [source for source, _ in reversed_words(100, 0)]
+            tokenizer = train_tokenizer(texts, 280, mask_token=task == "fill-mask", add_eos=task != "text-generation")
+            if task == "token-classification":
+                tokenizer = train_wordpiece_tokenizer(texts, 50)
+            architecture, head = HEADS[task]
+            tiny_model(architecture, model_class=head, vocab_size=len(tokenizer)).save_pretrained(tmp_path / folder)
+            tokenizer.save_pretrained(tmp_path / folder)
+        exec(compile(block, name, "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_recipes_and_commands_of_cards(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block in blocks("yaml", CARDS[name]):
+        values = yaml.safe_load(block)
+        if values.get("start_from"):
+            fields = {n: v for n, v in values["model"].items() if n not in ("preset", "dropout")}
+            begun = vt.VanillaTransformerConfig.from_preset("transformer-tiny", architecture="encoder-only", **fields)
+            begun.save_pretrained(values["start_from"])
+        assert Recipe.from_dict(values).output_dir == values["output_dir"]
+    for block in blocks("bash", CARDS[name]):
+        for line in block.splitlines():
+            assert (path := re.fullmatch(r"vanilla-transformer train (scripts/recipes/\w+\.yaml)", line)), line
+            assert Recipe.load(ROOT / path[1]).output_dir == f"runs/{name}"

@@ -382,3 +382,31 @@ def test_early_stopping_that_cannot_be_is_refused(tmp_path, override, sentence):
     with pytest.raises(RecipeError) as error:
         Recipe.from_dict(override_fields(values, [override]))
     assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        (
+            "trackio",
+            "training.report_to='trackio' needs a package that is not installed: pip install trackio, or leave",
+        ),
+        ("tensorbord", "training.report_to='tensorbord' is none of .*tensorboard.*trackio"),
+    ],
+)
+def test_trackers_that_are_not_there(tmp_path, monkeypatch, name, sentence):
+    monkeypatch.setattr("transformers.integrations.integration_utils.is_trackio_available", lambda: False)
+    with pytest.raises(RecipeError, match=sentence):
+        run(recipe_values(tmp_path), [f"training.report_to={name}"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_gets_every_loss_and_score(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = run(recipe_values(tmp_path), ["training.report_to=tensorboard", "data.test={}"])
+    (folder,) = (result.folder / "runs").iterdir()
+    events = EventAccumulator(str(folder)).Reload()
+    assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses(result.folder), rel=1e-5)
+    assert {"eval/loss", "eval/bleu", "train/learning_rate"} <= set(events.Tags()["scalars"])

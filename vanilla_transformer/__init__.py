@@ -1,7 +1,8 @@
 # Copyright 2026 The vanilla_transformer authors. Licensed under the Apache License, Version 2.0.
 """Transformers trained from scratch in the Hugging Face world.
 
-Importing the package makes its model type known to transformers' Auto classes.
+Importing the package makes its model type known to transformers' Auto classes, the pipelines that transformers 5 dropped
+to `transformers.pipeline`, and, where it is installed, the layers that adapters go into to PEFT.
 """
 
 from transformers import (
@@ -16,6 +17,7 @@ from transformers import (
 )
 from transformers.models.auto import modeling_auto as _names
 
+from .adapters import register as _register_adapters
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .modeling_vanilla_transformer import (
     VanillaTransformerForCausalLM,
@@ -27,6 +29,7 @@ from .modeling_vanilla_transformer import (
     VanillaTransformerModel,
     VanillaTransformerPreTrainedModel,
 )
+from .pipelines import register as _register_pipelines
 
 __version__ = "0.1.0"
 
@@ -60,6 +63,9 @@ for _auto_class, _model_class, _table in (
     # Trainer decides by this table of names whether its label smoothing shifts labels, and pipelines whether they know
     # the model; `register` leaves it alone.
     _table[VanillaTransformerConfig.model_type] = _model_class.__name__
+
+_register_pipelines()
+_register_adapters()
 
 __all__ = [
     "VanillaTransformerConfig",

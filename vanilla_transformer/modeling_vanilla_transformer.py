@@ -917,7 +917,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         """Sections 3.4 and 3.5: scaled token embeddings plus positions, then dropout; (B, T, D)."""
         if inputs_embeds is None:
             if values_are_at_hand(input_ids):
-                size, (lowest, highest) = self.embed_tokens.num_embeddings, input_ids.aminmax()
+                size, (lowest, highest) = self.embed_tokens.weight.shape[0], input_ids.aminmax()
                 if lowest < 0 or highest >= size:
                     wrong = int(lowest if lowest < 0 else highest)
                     raise ValueError(f"token id {wrong} is outside the vocabulary of {size} tokens.")
@@ -1365,6 +1365,18 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
             and not any(hooks)
             and "forward" not in vars(head)
         )
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers; one matrix in two places is saved as one, whatever the configuration says by then.
+
+        PEFT's `merge_and_unload` says there that it is two wherever output and input embedding differ, as they do with
+        separate vocabularies; of a tied one, saved once, nothing would then fill the second place.
+        """
+        weights = dict(self.named_parameters(remove_duplicate=False))
+        pairs = [(weights.get(one), weights.get(other)) for one, other in self._tied_weights_keys.items()]
+        if all(one is not None and one is other for one, other in pairs):
+            self.config.tie_word_embeddings = True
+        return super().save_pretrained(*args, **kwargs)
 
     def logits_and_loss(
         self,

@@ -15,11 +15,19 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
-__all__ = ["TARGET_TOKENIZER", "Hypothesis", "Translator"]
+__all__ = [
+    "TARGET_TOKENIZER",
+    "Hypothesis",
+    "Translator",
+    "check_vocabularies",
+    "longest_source",
+    "sequence_scores",
+]
 
 TARGET_TOKENIZER = "target_tokenizer"
 """Folder inside a model folder that holds the target side's tokenizer, where vocabularies are separate."""
@@ -54,14 +62,7 @@ class Translator:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
-        sizes = {"source": model.config.vocab_size}
-        sizes["target"] = getattr(model.config, "target_vocab_size", None) or sizes["source"]
-        for side, used in (("source", self.tokenizer), ("target", self.target_tokenizer)):
-            if len(used) > sizes[side]:
-                raise ValueError(
-                    f"the {side} tokenizer has {len(used)} tokens but the model {sizes[side]}, so they do not belong "
-                    "together; take the tokenizer that was saved with the model, or resize the model's embeddings."
-                )
+        check_vocabularies(model.config, self.tokenizer, self.target_tokenizer)
 
     @classmethod
     def from_pretrained(
@@ -146,7 +147,7 @@ class Translator:
 
         Raises:
             ValueError: where more outputs are asked for than there are beams, or a text is longer than the model's
-                learned positions.
+                positions (`longest_source`).
         """
         if read_ahead < 1:
             raise ValueError(f"read_ahead={read_ahead} must be at least 1.")
@@ -154,14 +155,15 @@ class Translator:
         if n_best > beams and not generate_options.get("do_sample"):
             raise ValueError(f"{n_best} outputs of each text need at least as many beams, not {beams}.")
         texts = iter(texts)
+        longest = longest_source(self.model.config)
         read = 0
         while pool := list(islice(texts, read_ahead)):
             encoded = [self._encoded(text) if text.strip() else [] for text in pool]
             for number, ids in enumerate(encoded, start=read + 1):
-                if len(ids) > self._longest_source:
+                if len(ids) > longest:
                     raise ValueError(
-                        f"line {number} of the input has {len(ids)} tokens, more than the {self._longest_source} "
-                        "learned positions of the model; cut it into shorter ones."
+                        f"line {number} of the input has {len(ids)} tokens, more than the {longest} "
+                        "positions of the model; cut it into shorter ones."
                     )
             read += len(pool)
             results: list[list[Hypothesis]] = [[Hypothesis("", None)] * n_best for _ in pool]
@@ -175,11 +177,6 @@ class Translator:
         ids = self.tokenizer(text, verbose=False)["input_ids"]
         ends = not self.model.config.is_encoder_decoder and ids[-1:] == [self.tokenizer.eos_token_id]
         return ids[:-1] if ends else ids  # what has ended cannot be gone on with
-
-    @property
-    def _longest_source(self) -> float:
-        config = self.model.config
-        return config.max_position_embeddings if getattr(config, "position_encoding", "") == "learned" else math.inf
 
     @torch.inference_mode()
     def _generate(
@@ -202,19 +199,46 @@ class Translator:
         texts = self.target_tokenizer.batch_decode(written, skip_special_tokens=True)
         values: Sequence[float | None] = [None] * len(texts)
         if scores:
-            values = self._scores(output).tolist()
+            values = sequence_scores(self.model, output).tolist()
         hypotheses = [Hypothesis(text, score) for text, score in zip(texts, values, strict=True)]
         return [hypotheses[i : i + n_best] for i in range(0, len(hypotheses), n_best)]
 
-    def _scores(self, output: Any) -> torch.Tensor:
-        """(B,), as beam search gives them; without beams the sum over the tokens before the padding."""
-        if getattr(output, "sequences_scores", None) is not None:
-            return output.sequences_scores
-        of_tokens = self.model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
-        tokens = output.sequences[:, -of_tokens.shape[1] :]
-        is_pad = tokens == self.model.generation_config.pad_token_id
-        after_text = is_pad.flip(1).long().cumprod(1).flip(1).bool()
-        return of_tokens.masked_fill(after_text, 0.0).sum(1)
+
+def check_vocabularies(
+    config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, target_tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Refuse, with a ValueError, a tokenizer that has tokens which the model lacks."""
+    sizes = {"source": config.vocab_size}
+    sizes["target"] = getattr(config, "target_vocab_size", None) or sizes["source"]
+    for side, used in (("source", tokenizer), ("target", target_tokenizer)):
+        if len(used) > sizes[side]:
+            raise ValueError(
+                f"the {side} tokenizer has {len(used)} tokens but the model {sizes[side]}, so they do not belong "
+                "together; take the tokenizer that was saved with the model, or resize the model's embeddings."
+            )
+
+
+def longest_source(config: PreTrainedConfig) -> float:
+    """Tokens that a model can read at once: as many as it has a table of positions for, otherwise any number.
+
+    Encoder-decoders of transformers have such a table where they have `max_position_embeddings`.
+    """
+    kind = getattr(config, "position_encoding", "learned" if config.is_encoder_decoder else None)
+    return (getattr(config, "max_position_embeddings", None) or math.inf) if kind == "learned" else math.inf
+
+
+def sequence_scores(model: PreTrainedModel, output: Any) -> torch.Tensor:
+    """(B,), as beam search gives them; without beams the sum over the tokens before the padding.
+
+    `output` is that of `generate()` with `return_dict_in_generate` and `output_scores`.
+    """
+    if getattr(output, "sequences_scores", None) is not None:
+        return output.sequences_scores
+    of_tokens = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
+    tokens = output.sequences[:, -of_tokens.shape[1] :]
+    is_pad = tokens == model.generation_config.pad_token_id
+    after_text = is_pad.flip(1).long().cumprod(1).flip(1).bool()
+    return of_tokens.masked_fill(after_text, 0.0).sum(1)
 
 
 def _batches_by_length(rows: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:

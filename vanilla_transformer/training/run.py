@@ -23,6 +23,7 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
@@ -282,7 +283,23 @@ def training_arguments(recipe: Recipe, **overrides: Any) -> TrainingArguments:
     except (TypeError, ValueError, ImportError) as error:
         raise RecipeError(f"training: {' '.join(str(error).split())}") from error
     _check_machine(arguments)
+    _check_trackers(arguments.report_to)
     return arguments
+
+
+def _check_trackers(names: list[str]) -> None:
+    """Refuse a name in `training.report_to` that transformers does not know, or whose package is not installed."""
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise RecipeError(
+                f"training.report_to={name!r} is none of {', '.join(INTEGRATION_TO_CALLBACK)}, all, none."
+            )
+        try:
+            INTEGRATION_TO_CALLBACK[name]()
+        except (ImportError, RuntimeError) as error:
+            raise RecipeError(
+                f"training.report_to={name!r} needs a package that is not installed: pip install {name}, or leave it out."
+            ) from error
 
 
 def _check_machine(arguments: TrainingArguments) -> None:
