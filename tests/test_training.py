@@ -523,10 +523,13 @@ def test_the_folder_of_a_run_holds_everything(finished):
     assert files == {
         "README.md",
         "config.json",
+        "configuration_vanilla_transformer.py",
         "curves.png",
         "generation_config.json",
+        "generation_vanilla_transformer.py",
         "metrics.json",
         "model.safetensors",
+        "modeling_vanilla_transformer.py",
         "recipe.yaml",
         "tokenizer.json",
         "tokenizer_config.json",
