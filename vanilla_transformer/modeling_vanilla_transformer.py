@@ -13,7 +13,7 @@ Shapes, as written at line ends:
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -461,6 +461,7 @@ class Segments:
 
     queries: list[int]
     keys: list[int]
+    _bounds: list[torch.Tensor] | None = field(default=None, init=False, repr=False)
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -483,18 +484,16 @@ class Segments:
         return runs
 
     def for_flash_attention(self, device: torch.device) -> dict[str, Any]:
-        """The arguments by which transformers runs the variable-length kernels of flash attention."""
+        """The arguments by which transformers runs the variable-length kernels of flash attention; once for all layers."""
+        if self._bounds is None:
+            cumulated = (torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (self.queries, self.keys))
+            self._bounds = [bounds.to(device) for bounds in cumulated]
         return {
-            "cu_seq_lens_q": self._bounds(self.queries, device),
-            "cu_seq_lens_k": self._bounds(self.keys, device),
+            "cu_seq_lens_q": self._bounds[0],
+            "cu_seq_lens_k": self._bounds[1],
             "max_length_q": max(self.queries),
             "max_length_k": max(self.keys),
         }
-
-    @staticmethod
-    def _bounds(lengths: list[int], device: torch.device) -> torch.Tensor:
-        bounds = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-        return bounds.to(device, non_blocking=True)
 
 
 # ------------------------------------------------------------------------------------------------------------ dropout
