@@ -470,9 +470,12 @@ def test_separate_vocabularies_are_shared_by_all_cells(tmp_path):
 def test_what_looks_like_markup_is_printed_as_it_is(finished, tmp_path):
     table = json.loads((finished[0] / "ablation.json").read_text())
     table["cells"][1]["changes"] = {"model.eos_token_id": [1, 2]}
-    with (tmp_path / "out").open("w") as stream:
-        print_table(table, Console(file=stream))
-    assert "model.eos_token_id=[1, 2]" in (tmp_path / "out").read_text()
+    for width in (90, 200):  # below the columns and in one
+        with (tmp_path / "out").open("w") as stream:
+            print_table(table, Console(file=stream, width=width))
+        printed = (tmp_path / "out").read_text()
+        assert "model.eos_token_id=[1, 2]" in printed and ("what differs" in printed) == (width == 200)
+        assert all(f"{cell['score_delta']:+.2f} ± " in printed for cell in table["cells"][1:])
 
 
 def test_the_table_of_multi30k_has_every_choice():

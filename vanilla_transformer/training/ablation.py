@@ -60,6 +60,7 @@ _SAME_FOR_ALL = (
 )
 _QUANTITIES = ("updates", "minutes", "tokens_per_second", "validation_loss", "score")
 _COMPARED = ("validation_loss", "score")
+_MEASURED = ("updates", "minutes", "tokens/s")
 
 
 @dataclass
@@ -488,8 +489,7 @@ def _write(folder: Path, table: dict[str, Any], say: Callable[[str], None]) -> N
 def _columns(table: dict[str, Any]) -> list[str]:
     score = table["score"] or {"heading": "score", "data": "", "percent": False}
     heading = f"{score['heading']}{' (%)' if score['percent'] else ''}, {score['data']}".removesuffix(", ")
-    known = ["cell", "what differs", "parameters", "updates", "minutes", "tokens/s"]
-    return [*known, "validation loss", "Δ loss", heading, "Δ"]
+    return ["cell", "what differs", "parameters", *_MEASURED, "validation loss", "Δ loss", heading, "Δ"]
 
 
 def _texts(table: dict[str, Any]) -> list[list[str]]:
@@ -577,20 +577,29 @@ def markdown_table(table: dict[str, Any], picture: str | None = None) -> str:
 
 
 def print_table(table: dict[str, Any], console: Console | None = None) -> None:
-    """Print the table.
+    """Print the table; a narrow terminal gets its results in columns, and what differs below.
 
     Args:
         table: what `ablation.json` holds.
         console: of rich; by default standard output, with room for whole lines where that is no terminal.
     """
-    console = console or Console()
-    if not console.is_terminal:
-        console.width = max(console.width, 180)
+    if console is None:
+        console = Console()
+        if not console.is_terminal:
+            console.width = 180
+    narrow = console.width < 150
+    columns, rows = _columns(table), _texts(table)
     shown = Table(title=Text(table["title"]))
-    for number, column in enumerate(_columns(table)):
-        shown.add_column(Text(column), justify="left" if number < 2 else "right", overflow="fold")
-    for texts in _texts(table):
-        shown.add_row(*map(Text, texts))
+    kept = [n for n, column in enumerate(columns) if not narrow or column not in ("what differs", *_MEASURED)]
+    for number in kept:
+        shown.add_column(
+            Text(columns[number]),
+            justify="left" if number < 2 else "right",
+            min_width=None if columns[number] == "what differs" else max(len(row[number]) for row in rows),
+        )
+    for row in rows:
+        shown.add_row(*(Text(row[number]) for number in kept))
     console.print(shown)
-    for note in _notes(table):
+    differences = [f"{row['name']}: {_words(row['changes'])}" for row in table["cells"][1:]] if narrow else []
+    for note in [*differences, *_notes(table)]:
         console.print(note, highlight=False, soft_wrap=True, markup=False)
