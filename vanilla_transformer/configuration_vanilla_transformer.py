@@ -166,19 +166,43 @@ class VanillaTransformerConfig(PreTrainedConfig):
         norm_position: `"post"`: `norm(x + dropout(sublayer(x)))` as in section 5.4; `"pre"`:
             `x + dropout(sublayer(norm(x)))`, with one more norm at the end of each stack.
         norm_eps: Added to the variance. The paper's own code has 1e-6.
-        position_encoding: `"sinusoidal"` (section 3.5, sine and cosine interleaved), `"learned"`, `"rope"` (rotary: queries
-            and keys of self-attention are turned by their positions, so that scores depend on distances) or `"none"`.
+        norm_bias: Biases of layer norms; an RMS norm has none.
+        final_norm: A norm at the end of each stack; `None` for one where `norm_position="pre"`, whose layers end in none.
+        position_encoding: `"sinusoidal"` (section 3.5), `"learned"`, `"rope"` (rotary, Su et al. 2021: queries and keys of
+            self-attention are turned by their positions, so that scores depend on distances), `"alibi"` (Press et al. 2022:
+            scores fall with distance, in each head at its own rate), `"relative"` (T5: a learned number for each head and
+            bucket of distances is added to scores) or `"none"`.
+        sinusoidal_form: Where sine and cosine stand. `"interleaved"`, as section 3.5 has it; `"concatenated"`, all sines
+            before all cosines (Marian); `"fairseq"`, so too, with frequencies from 1 to exactly 1/10000 (tensor2tensor,
+            fairseq, FSMT).
+        position_offset: Number of the first position: 2 in BART, RoBERTa and fairseq. A learned table has so many more rows.
         rope_theta: Base of the rotary frequencies; Su et al. 2021 have 10000.
+        relative_attention_num_buckets, relative_attention_max_distance: Of `position_encoding="relative"`: half of the
+            buckets hold one distance each, the others ever more, up to this one (T5).
         max_position_embeddings: Longest sequence the model is meant for. Only a learned table is a hard limit.
-        scale_embedding: Multiply token embeddings by `sqrt(hidden_size)` (section 3.4). The model scales, not the
+        embedding_size: Width of the embeddings, which are projected to `hidden_size` (ALBERT, ELECTRA); `None` for
+            `hidden_size` and no projection.
+        embedding_norm: A norm over the sum of embeddings (BERT, BART).
+        type_vocab_size: Number of token types, each with an embedding (BERT); 0 for none.
+        scale_embedding: Multiply token embeddings by the root of their width (section 3.4). The model scales, not the
             embedding table, so `inputs_embeds` are plain rows of the table and are scaled once as well.
-        tie_word_embeddings: Encoder, decoder and output projection share one matrix (section 3.4); with separate
-            vocabularies decoder and output do.
+        tie_word_embeddings: The output projection is the embedding of the side that is written (section 3.4).
+        share_encoder_decoder_embeddings: Encoder and decoder embed by one matrix; `None` for as `tie_word_embeddings` says,
+            and never with separate vocabularies. So one matrix serves in three places (the paper), in two (fairseq's
+            share-decoder-input-output-embed, T5 1.1) or in one.
+        output_transform: Before the output projection a dense layer to the width of the embeddings, activation and norm
+            (the masked language models of BERT, ALBERT, ELECTRA).
+        output_bias: Bias of the output projection: `"none"`; `"trained"` (BERT, OpenNMT); `"fixed"`, which is saved but not
+            trained (Marian, BART).
+        output_scale: States are multiplied by it before the output projection (T5: `hidden_size ** -0.5`).
         dropout: On the output of every sublayer before it is added, and on the sum of embeddings and positions
             (section 5.4).
         attention_dropout: On attention probabilities; the paper has none.
         activation_dropout: On the activation inside the feed-forward network; the paper has none.
         attention_bias, mlp_bias: Biases of the attention and feed-forward projections.
+        attention_output_bias: Bias of attention's output projection; `None` for as `attention_bias` (Qwen2: without).
+        attention_scale: Multiplies the scores; `None` for `head_dim ** -0.5` (section 3.2.1; T5: 1).
+        shared_layers: All layers of a stack are one, which is run as often as the stack is deep (ALBERT).
         sliding_window: Local attention: a token of a decoder attends to so many tokens, itself the last of them; one
             of an encoder to so many on either side. Cross-attention sees the whole source. `None` for full attention.
         label_smoothing: Part of the target distribution spread evenly over the vocabulary (section 5.4) in the model's
@@ -223,16 +247,32 @@ class VanillaTransformerConfig(PreTrainedConfig):
     norm_type: Literal["layernorm", "rmsnorm"] = "layernorm"
     norm_position: Literal["post", "pre"] = "post"
     norm_eps: float = 1e-6
+    norm_bias: bool = True
+    final_norm: bool | None = None
     position_encoding: Literal["sinusoidal", "learned", "rope", "alibi", "relative", "none"] = "sinusoidal"
+    sinusoidal_form: Literal["interleaved", "concatenated", "fairseq"] = "interleaved"
+    position_offset: int = 0
     rope_theta: float | int = 10000.0
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
     max_position_embeddings: int = 1024
+    embedding_size: int | None = None
+    embedding_norm: bool = False
+    type_vocab_size: int = 0
     scale_embedding: bool = True
     tie_word_embeddings: bool = True
+    share_encoder_decoder_embeddings: bool | None = None
+    output_transform: bool = False
+    output_bias: Literal["none", "trained", "fixed"] = "none"
+    output_scale: float | int = 1.0
     dropout: float | int = 0.1
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
     attention_bias: bool = True
+    attention_output_bias: bool | None = None
+    attention_scale: float | int | None = None
     mlp_bias: bool = True
+    shared_layers: bool = False
     sliding_window: int | None = None
     label_smoothing: float | int = 0.0
     label_smoothing_form: Literal["uniform", "others"] = "uniform"
@@ -278,13 +318,15 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for stack, names in attentions.items():
             tensor[f"{stack}.embed_tokens"] = "embedding_rowwise"
             for name in names:
+                if name == "self_attn" and self.position_encoding in ("alibi", "relative"):
+                    continue  # what is added to scores is for all heads
                 tensor |= {f"{stack}.layers.*.{name}.{projection}_proj": "colwise" for projection in "qkv"}
                 tensor[f"{stack}.layers.*.{name}.o_proj"] = "rowwise"
             for projection in ("gate", "up") if self.gated_feed_forward else ("up",):
                 tensor[f"{stack}.layers.*.feed_forward.{projection}_proj"] = "colwise"
             tensor[f"{stack}.layers.*.feed_forward.down_proj"] = "rowwise"
             for module, how in PreTrainedConfig.base_model_fsdp_plan.items():
-                if module != "norm" or self.norm_position == "pre":
+                if module != "norm" or self.has_final_norm:
                     fully_sharded[f"{stack}.{module}"] = how
         return tensor, fully_sharded
 
@@ -305,15 +347,20 @@ class VanillaTransformerConfig(PreTrainedConfig):
             "head_dim",
             "intermediate_size",
             "max_position_embeddings",
+            "embedding_size",
             "sliding_window",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise _refuse(type(self), f"{name}={value} must be at least 1.")
+        for name in ("attention_scale", "output_scale", "rope_theta"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise _refuse(type(self), f"{name}={value} must be above 0.")
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise _refuse(type(self), f"{name}={getattr(self, name)} must be at least 0 and below 1.")
-        for name in ("norm_eps", "initializer_range"):
+        for name in ("norm_eps", "initializer_range", "position_offset", "type_vocab_size"):
             if getattr(self, name) < 0:
                 raise _refuse(type(self), f"{name}={getattr(self, name)} must not be negative.")
         if self.num_attention_heads % self.num_key_value_heads:
@@ -339,17 +386,54 @@ class VanillaTransformerConfig(PreTrainedConfig):
                     f"decoder_layers={self.decoder_layers} differs from num_hidden_layers={self.num_hidden_layers}, "
                     f"but a model that is {self.architecture} has one stack; set num_hidden_layers.",
                 )
-        if self.position_encoding not in ("sinusoidal", "learned", "rope", "none"):
+        self._validate_embeddings()
+        self._validate_positions()
+        self._validate_token_ids()
+
+    def _validate_embeddings(self) -> None:
+        if self.type_vocab_size and self.is_encoder_decoder:
             raise _refuse(
                 type(self),
-                f"position_encoding={self.position_encoding!r} is not built yet; use 'sinusoidal', 'learned', 'rope' or "
-                "'none'.",
+                f"type_vocab_size={self.type_vocab_size} needs architecture='encoder-only' or 'decoder-only'; the two "
+                "texts of an encoder-decoder have a stack each.",
             )
+        if self.share_encoder_decoder_embeddings and not self.is_encoder_decoder:
+            raise _refuse(type(self), "share_encoder_decoder_embeddings needs architecture='encoder-decoder'.")
+        if self.share_encoder_decoder_embeddings and self.target_vocab_size is not None:
+            raise _refuse(
+                type(self),
+                "share_encoder_decoder_embeddings needs one vocabulary, and target_vocab_size="
+                f"{self.target_vocab_size} asks for two; leave one of them out.",
+            )
+        if self.embedding_width != self.hidden_size and self.tie_word_embeddings and not self.output_transform:
+            raise _refuse(
+                type(self),
+                f"states of hidden_size={self.hidden_size} cannot be multiplied by embeddings of "
+                f"embedding_size={self.embedding_size}; set output_transform=True, or tie_word_embeddings=False.",
+            )
+
+    def _validate_positions(self) -> None:
         if self.position_encoding == "rope" and self.head_dim % 2:
             raise _refuse(type(self), f"head_dim={self.head_dim} must be even for position_encoding='rope'.")
-        if self.rope_theta <= 0:
-            raise _refuse(type(self), f"rope_theta={self.rope_theta} must be above 0.")
-        self._validate_token_ids()
+        if self.position_offset and self.position_encoding not in ("sinusoidal", "learned"):
+            raise _refuse(
+                type(self),
+                f"position_offset={self.position_offset} needs position_encoding='sinusoidal' or 'learned'; "
+                f"{self.position_encoding!r} knows no first position.",
+            )
+        if self.position_encoding == "sinusoidal" and self.sinusoidal_form == "fairseq" and self.embedding_width < 4:
+            raise _refuse(type(self), "sinusoidal_form='fairseq' needs a width of at least 4, two frequencies.")
+        buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
+        if buckets < 4 or buckets % 4:
+            raise _refuse(
+                type(self), f"relative_attention_num_buckets={buckets} must be a multiple of 4, and 4 at least."
+            )
+        if distance <= buckets // 2:
+            raise _refuse(
+                type(self),
+                f"relative_attention_max_distance={distance} must be above {buckets // 2}, half of "
+                "relative_attention_num_buckets.",
+            )
 
     def _validate_token_ids(self) -> None:
         target_size = self.output_vocab_size
@@ -422,6 +506,29 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return self.num_hidden_layers if self.decoder_layers is None else self.decoder_layers
 
     @property
+    def embedding_width(self) -> int:
+        """Width of the embeddings, also where `embedding_size` is left to follow `hidden_size`."""
+        return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether stacks end in a norm, also where `final_norm` is left to follow `norm_position`."""
+        return self.norm_position == "pre" if self.final_norm is None else self.final_norm
+
+    @property
+    def has_attention_output_bias(self) -> bool:
+        """Whether attention's output projection has a bias, also where that is left to follow `attention_bias`."""
+        return self.attention_bias if self.attention_output_bias is None else self.attention_output_bias
+
+    @property
+    def has_shared_embeddings(self) -> bool:
+        """Whether encoder and decoder embed by one matrix."""
+        if not self.is_encoder_decoder or self.target_vocab_size is not None:
+            return False
+        shared = self.share_encoder_decoder_embeddings
+        return self.tie_word_embeddings if shared is None else shared
+
+    @property
     def output_vocab_size(self) -> int:
         """Number of tokens the model can write."""
         return self.vocab_size if self.target_vocab_size is None else self.target_vocab_size
@@ -470,30 +577,62 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
         Tied matrices count once. Classification heads and the like are not part of it.
         """
-        attention = 2 * self.hidden_size * self.head_dim * (self.num_attention_heads + self.num_key_value_heads)
-        if self.attention_bias:
-            attention += self.head_dim * (self.num_attention_heads + 2 * self.num_key_value_heads) + self.hidden_size
-        projections_in = 2 if self.gated_feed_forward else 1
-        feed_forward = (projections_in + 1) * self.hidden_size * self.intermediate_size
-        if self.mlp_bias:
-            feed_forward += projections_in * self.intermediate_size + self.hidden_size
-        norm = self.hidden_size * (2 if self.norm_type == "layernorm" else 1)
+        return sum(self.parameters_by_part().values())
 
-        def stack(depth: int, sublayers_of_attention: int, vocabulary: int) -> int:
-            layer = sublayers_of_attention * (attention + norm) + feed_forward + norm
-            final_norm = norm if self.norm_position == "pre" else 0
-            table = self.max_position_embeddings * self.hidden_size if self.position_encoding == "learned" else 0
-            return depth * layer + final_norm + table + vocabulary * self.hidden_size
+    def parameters_by_part(self) -> dict[str, int]:
+        """Number of parameters of each part of the model with its language-modelling head, from the formula alone.
 
-        output_projection = 0 if self.tie_word_embeddings else self.output_vocab_size * self.hidden_size
-        if not self.is_encoder_decoder:
-            return stack(self.num_hidden_layers, 1, self.vocab_size) + output_projection
-        three_way = self.tie_word_embeddings and self.target_vocab_size is None
-        return (
-            stack(self.num_hidden_layers, 1, self.vocab_size)
-            + stack(self.num_decoder_layers, 2, 0 if three_way else self.output_vocab_size)
-            + output_projection
+        Example:
+            >>> VanillaTransformerConfig().parameters_by_part()["embeddings"]
+            18944000
+        """
+        width, embedded = self.hidden_size, self.embedding_width
+        queries, keys = self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
+
+        def linear(inputs: int, outputs: int, bias: bool) -> int:
+            return inputs * outputs + (outputs if bias else 0)
+
+        def norm(size: int) -> int:
+            return size * (2 if self.norm_type == "layernorm" and self.norm_bias else 1)
+
+        attention = linear(width, queries, self.attention_bias) + 2 * linear(width, keys, self.attention_bias)
+        attention += linear(queries, width, self.has_attention_output_bias)
+        up = linear(width, self.intermediate_size, self.mlp_bias)
+        feed_forward = (2 if self.gated_feed_forward else 1) * up + linear(
+            self.intermediate_size, width, self.mlp_bias
         )
+        # of each stack: its depth, attentions in a layer, and rows of embeddings that it does not share
+        stacks = {
+            "encoder": (self.num_hidden_layers, 1, self.vocab_size),
+            "decoder": (
+                self.num_decoder_layers,
+                2 if self.is_encoder_decoder else 1,
+                0 if self.has_shared_embeddings else self.output_vocab_size,
+            ),
+        }
+        if not self.is_encoder_decoder:
+            del stacks["encoder" if self.architecture == "decoder-only" else "decoder"]
+        parts = dict.fromkeys(("embeddings", "positions", "attention", "feed-forward", "norms", "output"), 0)
+        for depth, attentions, rows in stacks.values():
+            depth = 1 if self.shared_layers else depth
+            parts["embeddings"] += (rows + self.type_vocab_size) * embedded
+            if embedded != width:
+                parts["embeddings"] += linear(embedded, width, True)
+            if self.position_encoding == "learned":
+                parts["positions"] += (self.max_position_embeddings + self.position_offset) * embedded
+            elif self.position_encoding == "relative":
+                parts["positions"] += self.relative_attention_num_buckets * self.num_attention_heads
+            parts["attention"] += depth * attentions * attention
+            parts["feed-forward"] += depth * feed_forward
+            parts["norms"] += (depth * (attentions + 1) + self.has_final_norm) * norm(width)
+            parts["norms"] += self.embedding_norm * norm(embedded)
+        if self.output_transform:
+            parts["output"] += linear(width, embedded, True) + norm(embedded)
+        if not self.tie_word_embeddings:
+            parts["output"] += (embedded if self.output_transform else width) * self.output_vocab_size
+        if self.output_bias == "trained":
+            parts["output"] += self.output_vocab_size
+        return parts
 
 
 __all__ = ["PRESETS", "Preset", "VanillaTransformerConfig"]
