@@ -11,7 +11,6 @@ import pytest
 import yaml
 from rich.console import Console
 
-import vanilla_transformer.training.ablation as ablation_module
 from runs import (
     ROOT,
     equal_weights,
@@ -24,6 +23,8 @@ from runs import (
 )
 from vanilla_transformer import cli
 from vanilla_transformer.training import RecipeError, RunInterrupted
+from vanilla_transformer.training import ablation as ablation_module
+from vanilla_transformer.training import run as run_module
 from vanilla_transformer.training.ablation import Ablation, markdown_table, print_table, run_ablation
 from vanilla_transformer.training.recipe import Recipe, override_fields
 from vanilla_transformer.training.trainer import TokenTrainer
@@ -44,8 +45,13 @@ def ablation_values(folder, cells=CELLS, **section):
     return {**values, "ablation": {"cells": dict(cells), **section}}
 
 
-def ablate(values, overrides=(), say=quiet, **options):
-    return run_ablation(Ablation.from_dict(override_fields(values, overrides)), say=say, **options)
+def ablate(values, overrides=(), say=quiet, drawn=False, **options):
+    """Without pictures, which take longer than these runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not drawn:
+            patch.setattr(run_module, "plot_curves", lambda *args: False)
+            patch.setattr(ablation_module, "plot_ablation", lambda *args: False)
+        return run_ablation(Ablation.from_dict(override_fields(values, overrides)), say=say, **options)
 
 
 def metrics_of(folder):
@@ -58,7 +64,7 @@ def row(table, name):
 
 def written_in(folder):
     """Every file of the runs in a folder, and when it was written."""
-    return {path: path.stat().st_mtime_ns for path in folder.glob("*/*") if path.is_file()}
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.stem != "ablation"}
 
 
 # What is described ---------------------------------------------------------------------------------------------------
@@ -296,9 +302,8 @@ def test_a_finished_table_is_not_trained_again_but_grows(finished):
 # Runs that do not finish ---------------------------------------------------------------------------------------------
 
 
-def test_an_interrupted_table_goes_on_to_the_same_result(tmp_path, monkeypatch):
-    values = ablation_values(tmp_path)
-    whole = ablate(values)
+def test_an_interrupted_table_goes_on_to_the_same_result(finished, tmp_path, monkeypatch):
+    whole, values = finished[0], ablation_values(tmp_path)
     step = TokenTrainer.training_step
 
     def interrupted(self, *args, **kwargs):
@@ -306,24 +311,26 @@ def test_an_interrupted_table_goes_on_to_the_same_result(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return step(self, *args, **kwargs)
 
-    again = override_fields(values, [f"output_dir={tmp_path / 'again'}"])
     with (
         monkeypatch.context() as patch,
         pytest.raises(RunInterrupted, match="checkpoint-2 is kept; go on with --resume"),
     ):
         patch.setattr(TokenTrainer, "training_step", interrupted)
-        ablate(again)
-    table = json.loads((tmp_path / "again" / "ablation.json").read_text())
+        ablate(values)
+    folder = tmp_path / "table"
+    table = json.loads((folder / "ablation.json").read_text())
     assert [cell["runs"][0]["status"] for cell in table["cells"]] == ["finished", "waiting", "waiting"]
-    before = written_in(tmp_path / "again" / "baseline")
+    before = written_in(folder / "baseline")
     lines = []
-    table = ablate(again, resume=True, say=lines.append)
+    table = ablate(values, resume=True, say=lines.append)
     assert any(line.startswith("going on from") and line.endswith("checkpoint-2") for line in lines)
-    assert written_in(tmp_path / "again" / "baseline") == before
+    assert before and written_in(folder / "baseline") == before
+    unbroken = json.loads((whole / "ablation.json").read_text())
     for name in ("baseline", "pre-norm", "gated"):
-        assert equal_weights(weights(tmp_path / "again" / name), weights(tmp_path / "table" / name))
-        for key in ("score", "score_delta", "validation_loss", "validation_loss_delta", "parameters", "updates"):
-            assert row(table, name)[key] == row(whole, name)[key]
+        assert equal_weights(weights(folder / name), weights(whole / name))
+        own, other = row(table, name)["runs"][0], row(unbroken, name)["runs"][0]
+        for key in ("seed", "status", "updates", "validation_loss", "score", "curve"):
+            assert own[key] == other[key]
 
 
 def test_a_killed_run_is_a_failed_one_and_goes_on(tmp_path):
@@ -427,7 +434,8 @@ def test_every_task_is_compared_by_its_own_score(tmp_path, task, key, percent):
     values = recipe(tmp_path, task)
     values["training"] |= {"max_steps": 2, "eval_steps": 1, "save_steps": 1, "gradient_accumulation_steps": 1}
     values["ablation"] = {"cells": {"pre-norm": {"model.norm_position": "pre"}}}
-    table = ablate(values)
+    table = ablate(values, drawn=True)
+    assert (tmp_path / "run" / "ablation.png").read_bytes().startswith(b"\x89PNG")
     score = table["score"]
     assert (score["key"], score["percent"], score["lower_is_better"]) == (key, percent, key == "loss")
     for cell in table["cells"]:
@@ -484,6 +492,12 @@ def test_the_table_of_multi30k_has_every_choice():
     assert {c.norm_position for c in config.values()} == {"post", "pre"}
     assert {c.norm_type for c in config.values()} == {"layernorm", "rmsnorm"}
     assert {c.gated_feed_forward for c in config.values()} == {False, True}
-    assert {c.position_encoding for c in config.values()} >= {"sinusoidal", "learned", "rope", "none"}
+    assert {c.position_encoding for c in config.values()} == {
+        "sinusoidal",
+        "learned",
+        "rope",
+        "relative",
+        "none",
+    }
     sizes = {name: c.num_parameters() for name, c in config.items() if c.position_encoding == "sinusoidal"}
     assert max(sizes.values()) < 1.01 * min(sizes.values())
