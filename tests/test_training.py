@@ -41,7 +41,9 @@ from vanilla_transformer.training.schedules import inverse_sqrt_factor, inverse_
 from vanilla_transformer.training.tasks import TASKS
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
 
-RECIPES = [*sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))]
+RECIPES = [
+    path for path in sorted((ROOT / "scripts" / "recipes").glob("*.yaml")) if "\nablation:" not in path.read_text()
+]
 RECIPES_FROM_SCRATCH = [path for path in RECIPES if "\nstart_from:" not in path.read_text()]
 
 

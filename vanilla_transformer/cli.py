@@ -59,6 +59,26 @@ def train(
     run_recipe(loaded, resume=resume, overwrite=overwrite, say=_say)
 
 
+@app.command()
+def ablate(
+    recipe: Annotated[Path, typer.Argument(help="A recipe with an ablation section.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Fields to override: name=value, as in ablation.seeds=[1,2].")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Keep what is finished in the output folder and go on.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Delete the ablation in the output folder and start again.")] = False,
+) -> None:
+    """Train a recipe and variants of it on the same data for as long, and print what each choice is worth."""
+    from vanilla_transformer.training.ablation import Ablation, print_table, run_ablation
+
+    loaded = Ablation.load(recipe, overrides or [])
+    _quiet_libraries()
+    table = run_ablation(loaded, resume=resume, overwrite=overwrite, say=_say)
+    print_table(table)
+    if any(run["status"] != "finished" for cell in table["cells"] for run in cell["runs"]):
+        raise typer.Exit(1)
+
+
 @app.command("train-tokenizer")
 def train_tokenizer_command(
     texts: Annotated[list[Path], typer.Argument(help="UTF-8 text files, one sentence a line.")],
