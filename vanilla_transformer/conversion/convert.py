@@ -22,7 +22,7 @@ from .families import FAMILIES
 from .family import OF_TRAINING, Family, Fields, differences, shape_of
 from .links import ConversionError, rename_to_ours, rename_to_theirs
 
-__all__ = ["build_ours", "family_of", "from_transformers", "to_transformers"]
+__all__ = ["build_ours", "family_of", "from_transformers", "load_theirs", "to_transformers"]
 
 logger = logging.get_logger(__name__)
 Report = Callable[[str], Any]
@@ -53,7 +53,7 @@ def from_transformers(
             places without a weight, all of which it names.
     """
     if not isinstance(model_or_path, PreTrainedModel):
-        model_or_path = _load(str(model_or_path), revision, dtype, report)
+        model_or_path = load_theirs(str(model_or_path), revision, dtype, report)
     model = model_or_path
     family, head = family_of(model)
     theirs = {_qualified(family, model, name): tensor for name, tensor in model.state_dict().items()}
@@ -141,7 +141,7 @@ def _family_and_head(model_type: str, class_name: str) -> tuple[Family, str]:
     return family, family.heads[class_name]
 
 
-def _load(path: str, revision: str | None, dtype: torch.dtype | str | None, report: Report) -> PreTrainedModel:
+def load_theirs(path: str, revision: str | None, dtype: torch.dtype | str | None, report: Report) -> PreTrainedModel:
     """A model of a folder or of the Hub, if its file holds all its weights, and no others but what is dropped."""
     config = AutoConfig.from_pretrained(path, revision=revision)
     known = FAMILIES.get(config.model_type)
