@@ -31,14 +31,60 @@ VARIANTS = {
     "no-biases": {"attention_bias": False, "mlp_bias": False},
     "unscaled-embedding": {"scale_embedding": False},
     "one-layer": {"num_hidden_layers": 1},
+    "alibi": {"position_encoding": "alibi"},
+    "t5": {
+        "norm_position": "pre",
+        "norm_type": "rmsnorm",
+        "position_encoding": "relative",
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 12,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "attention_scale": 1.0,
+        "output_scale": 0.25,
+    },
+    "fairseq": {"sinusoidal_form": "fairseq", "position_offset": 2},
+    "marian": {"sinusoidal_form": "concatenated", "output_bias": "fixed", "hidden_act": "silu"},
+    "bart": {
+        "position_encoding": "learned",
+        "position_offset": 2,
+        "embedding_norm": True,
+        "scale_embedding": False,
+        "output_bias": "fixed",
+        "hidden_act": "gelu",
+    },
+    "albert": {
+        "position_encoding": "learned",
+        "embedding_size": 8,
+        "embedding_norm": True,
+        "shared_layers": True,
+        "output_transform": True,
+        "output_bias": "trained",
+    },
+    "parts": {"final_norm": True, "norm_bias": False, "attention_output_bias": False, "attention_scale": 0.3},
+}
+SINGLE_STACK_VARIANTS = {
+    "bert": {
+        "position_encoding": "learned",
+        "type_vocab_size": 2,
+        "embedding_norm": True,
+        "output_transform": True,
+        "output_bias": "trained",
+    },
 }
 ENCODER_DECODER_VARIANTS = {
     "separate": {"target_vocab_size": 43},
     "separate-untied": {"target_vocab_size": 43, "tie_word_embeddings": False},
     "shallow-encoder": {"num_hidden_layers": 1, "decoder_layers": 3},
     "shallow-decoder": {"num_hidden_layers": 3, "decoder_layers": 1},
+    "two-way": {"share_encoder_decoder_embeddings": False},
+    "shared-untied": {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": False},
 }
-GRID = [(a, v) for a in ARCHITECTURES for v in VARIANTS] + [("encoder-decoder", v) for v in ENCODER_DECODER_VARIANTS]
+GRID = [
+    *((architecture, variant) for architecture in ARCHITECTURES for variant in VARIANTS),
+    *(("encoder-decoder", variant) for variant in ENCODER_DECODER_VARIANTS),
+    *((architecture, variant) for architecture in ARCHITECTURES[1:] for variant in SINGLE_STACK_VARIANTS),
+]
 
 
 def tiny_config(architecture="encoder-decoder", variant="paper", **overrides):
@@ -58,7 +104,7 @@ def tiny_config(architecture="encoder-decoder", variant="paper", **overrides):
     }
     if architecture == "encoder-decoder":
         fields["decoder_layers"] = 3
-    fields.update({**VARIANTS, **ENCODER_DECODER_VARIANTS}[variant])
+    fields.update({**VARIANTS, **ENCODER_DECODER_VARIANTS, **SINGLE_STACK_VARIANTS}[variant])
     return vt.VanillaTransformerConfig(**{**fields, **overrides})
 
 
@@ -66,7 +112,8 @@ def randomise(model, seed=0, scale=0.2):
     """Move every parameter off its initial value: fresh biases are zero and fresh norms one, which hides mistakes."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in model.parameters():
+        fixed = [buffer for name, buffer in model.named_buffers() if name == "output_bias"]
+        for parameter in [*model.parameters(), *fixed]:
             parameter.add_(torch.randn(parameter.shape, generator=generator) * scale)
     return model
 

@@ -115,6 +115,12 @@ def _per_item(
     return total / items.clamp(min=1)
 
 
+def dtype_of_products(states: torch.Tensor) -> torch.dtype:
+    """That in which matrices are multiplied: under autocast another than that of the states."""
+    device = states.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+
+
 class _ChunkedCrossEntropy(torch.autograd.Function):
     """Output projection and smoothed cross entropy in one, a few rows of logits at a time.
 
@@ -130,20 +136,23 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ctx: Any,
         hidden: torch.Tensor,
         weight: torch.Tensor,
+        bias: torch.Tensor | None,
         labels: torch.Tensor,
         smoothing: float,
         dtype: torch.dtype,
     ) -> torch.Tensor:
-        """Of `hidden` (N, D) and `weight` (V, D), multiplied in `dtype`; sums are kept in float32 or better."""
+        """Of `hidden` (N, D), `weight` (V, D) and `bias` (V), in `dtype`; sums are kept in float32 or better."""
         projection, vocabulary = weight.to(dtype), weight.shape[0]
         exact = torch.promote_types(dtype, torch.float32)
         total = hidden.new_zeros((), dtype=exact)
         hidden_grad, weight_grad = torch.empty_like(hidden), torch.zeros_like(weight, dtype=exact)
+        bias_grad = None if bias is None else torch.zeros_like(bias, dtype=exact)
         count = max(_ChunkedCrossEntropy.LOGITS // vocabulary, _ChunkedCrossEntropy.ROWS)
         for start in range(0, len(hidden), count):
             chunk = slice(start, start + count)
             rows, right = hidden[chunk].to(dtype), labels[chunk].unsqueeze(-1)
             logits = (rows @ projection.t()).to(exact)  # (n, V)
+            logits = logits if bias is None else logits + bias
             probabilities = logits.softmax(-1)
             # the likeliest token's probability is at least 1/V, so its logarithm is safe; that of the right one may be 0
             log_sum = logits.amax(-1, keepdim=True) - probabilities.amax(-1, keepdim=True).log()  # (n, 1)
@@ -151,6 +160,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if smoothing:
                 total -= smoothing * logits.mean(-1).sum()
             probabilities.scatter_add_(-1, right, torch.full_like(right, smoothing - 1, dtype=exact))
+            if bias_grad is not None:
+                bias_grad += probabilities.sum(0)
             grad = probabilities.to(dtype)
             hidden_grad[chunk] = grad @ projection
             if dtype == exact:
@@ -160,15 +171,17 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         if smoothing:
             hidden_grad -= (smoothing / vocabulary * weight.sum(0)).to(hidden.dtype)
             weight_grad -= smoothing / vocabulary * hidden.sum(0, dtype=exact)
-        ctx.save_for_backward(hidden_grad, weight_grad)
+            bias_grad = None if bias_grad is None else bias_grad - smoothing / vocabulary * len(hidden)
+        ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
         ctx.dtype = weight.dtype
         return total
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden_grad, weight_grad = ctx.saved_tensors
-        return hidden_grad * grad_output, (weight_grad * grad_output).to(ctx.dtype), None, None, None
+        hidden_grad, weight_grad, bias_grad = ctx.saved_tensors
+        bias_grad = None if bias_grad is None else (bias_grad * grad_output).to(ctx.dtype)
+        return hidden_grad * grad_output, (weight_grad * grad_output).to(ctx.dtype), bias_grad, None, None, None
 
 
 def chunked_cross_entropy(
@@ -178,23 +191,24 @@ def chunked_cross_entropy(
     label_smoothing: float = 0.0,
     num_items_in_batch: torch.Tensor | int | None = None,
     label_smoothing_form: str = "uniform",
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """[`smoothed_cross_entropy`] of `hidden @ weight.T` without ever holding all logits, at labelled positions only.
+    """[`smoothed_cross_entropy`] of `hidden @ weight.T + bias` without ever holding all logits, at labels only.
 
     Args:
         hidden: (..., D), states before the output projection.
         weight: (V, D), the output projection.
+        bias: (V), its bias, if it has one.
         labels, label_smoothing, num_items_in_batch, label_smoothing_form: as for [`smoothed_cross_entropy`].
     """
     labels = labels.to(hidden.device).reshape(-1)
     counted = (labels != IGNORED).nonzero().squeeze(-1)
     hidden, labels = hidden.reshape(-1, hidden.shape[-1])[counted], labels[counted]
-    device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    dtype = dtype_of_products(hidden)
     smoothing = uniform_share(label_smoothing, label_smoothing_form, weight.shape[0])
     # its matrix products are in the dtype that they are given
-    with torch.autocast(device, enabled=False):
-        total = _ChunkedCrossEntropy.apply(hidden, weight, labels, smoothing, dtype)
+    with torch.autocast(hidden.device.type, enabled=False):
+        total = _ChunkedCrossEntropy.apply(hidden, weight, bias, labels, smoothing, dtype)
     return _per_item(total, len(counted), num_items_in_batch)
 
 
@@ -301,7 +315,7 @@ def position_angles(position_ids: torch.Tensor, width: int, theta: float) -> tor
     return position_ids.unsqueeze(-1).to(precise) * torch.pow(theta, -exponents)
 
 
-def sinusoidal_encoding(position_ids: torch.Tensor, width: int) -> torch.Tensor:
+def sinusoidal_encoding(position_ids: torch.Tensor, width: int, form: str = "interleaved") -> torch.Tensor:
     """Section 3.5: `PE(pos, 2i) = sin(pos / 10000^(2i/width))`, `PE(pos, 2i+1) = cos(pos / 10000^(2i/width))`.
 
     Computed from the formula at every call: there is no table that could be too short, lost on loading or rounded by a
@@ -310,13 +324,20 @@ def sinusoidal_encoding(position_ids: torch.Tensor, width: int) -> torch.Tensor:
     Args:
         position_ids: (...), integers.
         width: any positive integer; for an odd one the last sine has no cosine.
+        form: `"interleaved"` as above; `"concatenated"`: the same sines, then the same cosines (Marian); `"fairseq"`:
+            concatenated, with the n = width // 2 frequencies `10000^(-i/(n-1))` and, for an odd width, a zero at the end.
 
     Returns:
         (..., width) in float32.
     """
+    if form == "fairseq":
+        pairs = width // 2
+        angles = position_angles(position_ids, 2 * pairs, 10000.0 ** (pairs / (pairs - 1)))
+        return nn.functional.pad(torch.cat([angles.sin(), angles.cos()], dim=-1), (0, width % 2)).float()
     angles = position_angles(position_ids, width, 10000.0)
-    interleaved = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
-    return interleaved[..., :width].float()
+    if form == "concatenated":
+        return torch.cat([angles.sin(), angles.cos()], dim=-1)[..., :width].float()
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width].float()
 
 
 def rotary_encoding(position_ids: torch.Tensor, width: int, theta: float) -> torch.Tensor:
@@ -343,22 +364,73 @@ def rotate(states: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
+def alibi_slopes(heads: int) -> torch.Tensor:
+    """How fast scores fall with distance in each head (Press et al. 2022): `2^(-8i/n)`, i = 1 ... n; (heads,).
+
+    For a number of heads that is no power of two, those of the power below, then every other one of the power above.
+    """
+    below = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * i / below) for i in range(1, below + 1)]
+    slopes += [2 ** (-4 * i / below) for i in range(1, 2 * (heads - below), 2)]
+    return torch.tensor(slopes)
+
+
+def relative_buckets(distance: torch.Tensor, is_causal: bool, buckets: int, max_distance: int) -> torch.Tensor:
+    """T5's buckets of distances (Raffel et al. 2020, section 2.1).
+
+    Half of them hold one distance each; those beyond grow with its logarithm up to `max_distance`, whose bucket holds all
+    that is farther. Where tokens attend both ways, half of all buckets are for what comes later.
+
+    Args:
+        distance: integers, place of the key less that of the query.
+
+    Returns:
+        Integers of the same shape, 0 to `buckets` - 1.
+    """
+    if is_causal:
+        later, distance = 0, (-distance).clamp(min=0)
+    else:
+        buckets //= 2
+        later, distance = (distance > 0) * buckets, distance.abs()
+    exact = buckets // 2
+    share = (distance.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
+    far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return later + torch.where(distance < exact, distance, far)
+
+
+def add_to_mask(bias: torch.Tensor, mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    """A mask that is added to scores, of `bias` (..., H, T, S) and a mask of booleans or numbers (..., 1, T, S).
+
+    Its lowest values are finite in `dtype`, since softmax makes nothing of a row of infinite ones.
+    """
+    lowest = torch.finfo(dtype).min
+    if mask is None:
+        return bias.to(dtype)
+    if mask.dtype == torch.bool:
+        return bias.masked_fill(~mask, lowest).to(dtype)
+    return (bias.float() + mask.float()).clamp(min=lowest).to(dtype)
+
+
 def values_are_at_hand(ids: torch.Tensor) -> bool:
     """Whether ids can be checked: reading a value off an accelerator would stall it, and a traced tensor has none."""
     return ids.device.type == "cpu" and ids.numel() > 0 and not is_tracing(ids)
 
 
 class VanillaTransformerLearnedPositions(nn.Embedding):
-    """A table with one vector per position; the only encoding with a hard limit."""
+    """A table with one vector per position, behind `offset` unused rows; the only encoding with a hard limit."""
+
+    def __init__(self, count: int, width: int, offset: int):
+        super().__init__(count + offset, width)
+        self.offset = offset
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        if values_are_at_hand(position_ids) and (longest := int(position_ids.max()) + 1) > self.num_embeddings:
+        count = self.num_embeddings - self.offset
+        if values_are_at_hand(position_ids) and (longest := int(position_ids.max()) + 1) > count:
             raise ValueError(
-                f"a sequence of {longest} tokens is longer than the {self.num_embeddings} learned positions of the "
-                "model (max_position_embeddings); shorten it, or train with a larger table or another "
-                "position_encoding."
+                f"a sequence of {longest} tokens is longer than the {count} learned positions of the model "
+                "(max_position_embeddings); shorten it, or train with a larger table or another position_encoding."
             )
-        return super().forward(position_ids)
+        return super().forward(position_ids + self.offset)
 
 
 # ------------------------------------------------------------------------------------------- sequences without padding
@@ -457,10 +529,13 @@ class Segments:
 
     Attributes:
         queries, keys: number of tokens of each sequence.
+        bias: (H, L, L), added to the scores of the first so many queries and keys of a sequence, L at most; in it, what
+            comes later is masked where attention is causal.
     """
 
     queries: list[int]
     keys: list[int]
+    bias: torch.Tensor | None = None
     _bounds: list[torch.Tensor] | None = field(default=None, init=False, repr=False)
 
     @cached_property
@@ -572,7 +647,9 @@ def segmented_attention(
         segments.runs, query.split(query_sizes), key.split(key_sizes), value.split(key_sizes), strict=True
     ):
         mask = None if run.mask is None else run.mask.to(query.dtype)
-        if module.sliding_window is not None:  # of self-attention, whose runs have no masked keys
+        if segments.bias is not None:  # of self-attention, too
+            mask = segments.bias[:, : run.queries, : run.keys].to(query.dtype)
+        elif module.sliding_window is not None:  # of self-attention, whose runs have no masked keys
             distance = torch.arange(run.queries).unsqueeze(-1) - torch.arange(run.keys)
             mask = distance.abs() < module.sliding_window
             mask = mask & (distance >= 0) if module.is_causal else mask
@@ -636,14 +713,14 @@ class VanillaTransformerAttention(nn.Module):
         self.sliding_window = sliding_window if is_causal or sliding_window is None else sliding_window + 1
         self.head_dim = config.head_dim
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
-        self.scaling = config.head_dim**-0.5
+        self.scaling = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
         self.attention_dropout = config.attention_dropout
         query_width = config.num_attention_heads * config.head_dim
         key_value_width = config.num_key_value_heads * config.head_dim
         self.q_proj = nn.Linear(config.hidden_size, query_width, bias=config.attention_bias)
         self.k_proj = nn.Linear(config.hidden_size, key_value_width, bias=config.attention_bias)
         self.v_proj = nn.Linear(config.hidden_size, key_value_width, bias=config.attention_bias)
-        self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.attention_bias)
+        self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.has_attention_output_bias)
         if config.init_scheme == "fairseq":
             # fairseq initialises the three as one matrix, whose larger fan-out gives each a gain of 1/sqrt(2)
             for projection in (self.q_proj, self.k_proj, self.v_proj):
@@ -659,6 +736,7 @@ class VanillaTransformerAttention(nn.Module):
         encoder_hidden_states: torch.Tensor | None,
         cache: Cache | None,
         rotation: torch.Tensor | None,
+        layer_idx: int,
         kwargs: dict,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(B, K, S, d) each: of all positions so far, or of the source, which is projected once per generation."""
@@ -666,17 +744,17 @@ class VanillaTransformerAttention(nn.Module):
             key, value = self._heads(self.k_proj, hidden_states), self._heads(self.v_proj, hidden_states)
             key = key if rotation is None else rotate(key, rotation)
             layers = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-            return (key, value) if layers is None else layers.update(key, value, self.layer_idx, kwargs=kwargs)
+            return (key, value) if layers is None else layers.update(key, value, layer_idx, kwargs=kwargs)
         if not isinstance(cache, EncoderDecoderCache):
             return self._heads(self.k_proj, encoder_hidden_states), self._heads(self.v_proj, encoder_hidden_states)
-        if not cache.is_updated.get(self.layer_idx):
+        if not cache.is_updated.get(layer_idx):
             key, value = (
                 self._heads(self.k_proj, encoder_hidden_states),
                 self._heads(self.v_proj, encoder_hidden_states),
             )
-            cache.cross_attention_cache.update(key, value, self.layer_idx, kwargs=kwargs)
-            cache.is_updated[self.layer_idx] = True
-        layer = cache.cross_attention_cache.layers[self.layer_idx]
+            cache.cross_attention_cache.update(key, value, layer_idx, kwargs=kwargs)
+            cache.is_updated[layer_idx] = True
+        layer = cache.cross_attention_cache.layers[layer_idx]
         # a static cache may have room for longer sources
         length = encoder_hidden_states.shape[1]
         return layer.keys[:, :, :length], layer.values[:, :, :length]
@@ -690,18 +768,20 @@ class VanillaTransformerAttention(nn.Module):
         cache: Cache | None = None,
         rotation: torch.Tensor | None = None,
         segments: Segments | None = None,
+        layer_idx: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(B, T, D) to (B, T, D), with the probabilities (B, H, T, S) where the backend has them.
 
         `rotation` (2, B or 1, T, d/2): `rotary_encoding` of the positions, for self-attention. `segments`: where the
-        batch is one long row.
+        batch is one long row. `layer_idx`: whose keys and values of the cache, where layers are shared.
         """
+        layer_idx = self.layer_idx if layer_idx is None else layer_idx
         query = self._heads(self.q_proj, hidden_states)  # (B, H, T, d)
         query = query if rotation is None else rotate(query, rotation)
-        key, value = self._keys_and_values(
-            hidden_states, encoder_hidden_states, cache, rotation, kwargs
-        )  # (B, K, S, d)
+        key, value = self._keys_and_values(  # (B, K, S, d)
+            hidden_states, encoder_hidden_states, cache, rotation, layer_idx, kwargs
+        )
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -752,9 +832,12 @@ class VanillaTransformerFeedForward(nn.Module):
         return self.down_proj(inner)  # (B, T, D)
 
 
-def build_norm(config: VanillaTransformerConfig) -> nn.Module:
-    norm_class = nn.LayerNorm if config.norm_type == "layernorm" else nn.RMSNorm
-    return norm_class(config.hidden_size, eps=config.norm_eps)
+def build_norm(config: VanillaTransformerConfig, width: int | None = None) -> nn.Module:
+    """Over `hidden_size`, or another width."""
+    width = config.hidden_size if width is None else width
+    if config.norm_type == "rmsnorm":
+        return nn.RMSNorm(width, eps=config.norm_eps)
+    return nn.LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias)
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
@@ -793,9 +876,10 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         rotation: torch.Tensor | None = None,
         segments: Segments | None = None,
         cross_segments: Segments | None = None,
+        layer_idx: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(B, T, D) to (B, T, D); `rotation` and `segments` as in [`VanillaTransformerAttention.forward`]."""
+        """(B, T, D) to (B, T, D); `rotation` to `layer_idx` as in [`VanillaTransformerAttention.forward`]."""
         output, _ = self.self_attn(
             self._before(self.self_attn_norm, hidden_states),
             attention_mask=attention_mask,
@@ -803,6 +887,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
             position_ids=position_ids,
             rotation=rotation,
             segments=segments,
+            layer_idx=layer_idx,
             **kwargs,
         )
         hidden_states = self._after(self.self_attn_norm, hidden_states, output)
@@ -813,6 +898,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
                 attention_mask=encoder_attention_mask,
                 cache=cache,
                 segments=cross_segments,
+                layer_idx=layer_idx,
                 **kwargs,
             )
             hidden_states = self._after(self.cross_attn_norm, hidden_states, output)
@@ -859,6 +945,17 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
                 ) from error
             raise
 
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        """As in transformers, but without backends that cannot add a number of each head to scores."""
+        implementation = super().get_correct_attn_implementation(requested_attention, is_init_check)
+        encoding = self.config.position_encoding
+        if encoding in ("alibi", "relative") and ("flash" in implementation or "flex" in implementation):
+            raise ValueError(
+                f"attn_implementation={requested_attention!r} cannot add what position_encoding={encoding!r} adds to "
+                "scores; use 'sdpa' or 'eager'."
+            )
+        return implementation
+
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)  # norms, zero biases, the normal scheme and the zero row of the padding token
         if self.config.init_scheme == "normal":
@@ -881,21 +978,30 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         super().__init__(config)
         self.is_causal = is_causal
         self.has_cross_attention = has_cross
-        self.embed_tokens = nn.Embedding(vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        self.embed_positions = None
+        width = config.embedding_width
+        self.embed_tokens = nn.Embedding(vocab_size, width, padding_idx=config.pad_token_id)
+        self.embed_scale = math.sqrt(width) if config.scale_embedding else 1.0
+        self.embed_positions = self.embed_token_types = self.embed_projection = self.relative_bias = None
         if config.position_encoding == "learned":
             self.embed_positions = VanillaTransformerLearnedPositions(
-                config.max_position_embeddings, config.hidden_size
+                config.max_position_embeddings, width, config.position_offset
             )
-        self.embed_scale = math.sqrt(config.hidden_size) if config.scale_embedding else 1.0
+        if config.type_vocab_size:
+            self.embed_token_types = nn.Embedding(config.type_vocab_size, width)
+        self.embed_norm = build_norm(config, width) if config.embedding_norm else nn.Identity()
+        if width != config.hidden_size:
+            self.embed_projection = nn.Linear(width, config.hidden_size)
+        if config.position_encoding == "relative":
+            self.relative_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_attention_heads)
+        self.depth = depth
         self.layers = nn.ModuleList(
             [
                 VanillaTransformerLayer(config, i, is_causal=is_causal, has_cross_attention=has_cross)
-                for i in range(depth)
+                for i in range(1 if config.shared_layers else depth)
             ]
         )
         # post-norm layers already end in a norm
-        self.norm = build_norm(config) if config.norm_position == "pre" else nn.Identity()
+        self.norm = build_norm(config) if config.has_final_norm else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -911,23 +1017,91 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.embed_tokens = value
 
     def embed(
-        self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, position_ids: torch.Tensor
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Sections 3.4 and 3.5: scaled token embeddings plus positions, then dropout; (B, T, D)."""
+        """Sections 3.4 and 3.5: scaled token embeddings plus positions, then dropout; (B, T, D).
+
+        In between, where the model has them, token types and a norm; at the end a projection to the width of layers.
+        """
         if inputs_embeds is None:
-            if values_are_at_hand(input_ids):
-                size, (lowest, highest) = self.embed_tokens.weight.shape[0], input_ids.aminmax()
-                if lowest < 0 or highest >= size:
-                    wrong = int(lowest if lowest < 0 else highest)
-                    raise ValueError(f"token id {wrong} is outside the vocabulary of {size} tokens.")
+            self._check_ids(input_ids, self.embed_tokens, "token id {} is outside the vocabulary of {} tokens.")
             inputs_embeds = self.embed_tokens(input_ids)
-        hidden_states = inputs_embeds * self.embed_scale
+        hidden_states = inputs_embeds * self.embed_scale  # (B, T, E)
         if self.config.position_encoding == "sinusoidal":
-            encoding = sinusoidal_encoding(position_ids, self.config.hidden_size)
+            encoding = sinusoidal_encoding(
+                position_ids + self.config.position_offset, hidden_states.shape[-1], self.config.sinusoidal_form
+            )
             hidden_states = hidden_states + encoding.to(hidden_states.device, hidden_states.dtype)
         elif self.embed_positions is not None:
             hidden_states = hidden_states + self.embed_positions(position_ids)
-        return dropout(hidden_states, self.config.dropout, self.training)
+        if self.embed_token_types is not None:
+            if token_type_ids is None:
+                token_type_ids = torch.zeros_like(position_ids)
+            self._check_ids(token_type_ids, self.embed_token_types, "token type {} is none of the model's {} types.")
+            hidden_states = hidden_states + self.embed_token_types(token_type_ids)
+        elif token_type_ids is not None and values_are_at_hand(token_type_ids) and token_type_ids.any():
+            raise ValueError("the model has no token types: leave token_type_ids out, or set type_vocab_size.")
+        hidden_states = dropout(self.embed_norm(hidden_states), self.config.dropout, self.training)
+        return hidden_states if self.embed_projection is None else self.embed_projection(hidden_states)
+
+    @staticmethod
+    def _check_ids(ids: torch.Tensor, table: nn.Embedding, sentence: str) -> None:
+        if values_are_at_hand(ids):
+            size, (lowest, highest) = table.weight.shape[0], ids.aminmax()
+            if lowest < 0 or highest >= size:
+                raise ValueError(sentence.format(int(lowest if lowest < 0 else highest), size))
+
+    def add_score_bias(
+        self, mask: torch.Tensor | None, queries: torch.Tensor, keys: torch.Tensor, states: torch.Tensor
+    ) -> torch.Tensor | None:
+        """The mask of self-attention, with what ALiBi or T5's relative positions add to the scores of each head.
+
+        Distances are counted in places of a row, so padding on either side changes none.
+
+        Args:
+            mask: (B, 1, T, S) or `None`, as transformers makes it for `states`.
+            queries, keys: (T,) and (S,), their places in a row.
+
+        Returns:
+            (B or 1, H, T, S); `mask` where positions are of another kind.
+        """
+        if self.config.position_encoding not in ("alibi", "relative"):
+            return mask
+        distance = keys - queries.unsqueeze(-1)  # (T, S)
+        if self.relative_bias is None:
+            slopes = alibi_slopes(self.config.num_attention_heads).to(distance.device)
+            bias = -slopes[:, None, None] * distance.abs()
+        else:
+            buckets = relative_buckets(
+                distance,
+                self.is_causal,
+                self.config.relative_attention_num_buckets,
+                self.config.relative_attention_max_distance,
+            )
+            bias = self.relative_bias(buckets).permute(2, 0, 1)
+        if mask is None and self.is_causal:  # which sdpa would have seen to
+            mask = distance <= 0
+        return add_to_mask(bias.unsqueeze(0), mask, dtype_of_products(states))
+
+    def segments(self, unpadded: Unpadded, states: torch.Tensor) -> Segments:
+        """Of self-attention over the long row."""
+        bias = None
+        if self.config.position_encoding in ("alibi", "relative"):
+            places = torch.arange(max(unpadded.lengths), device=states.device)
+            mask, window = None, self.config.sliding_window
+            if window is not None:
+                distance = places - places.unsqueeze(-1)
+                mask = (distance > -window) & (distance <= 0) if self.is_causal else distance.abs() <= window
+            bias = self.add_score_bias(mask, places, places, states).squeeze(0)
+        return Segments(unpadded.lengths, unpadded.lengths, bias)
+
+    def layers_in_order(self) -> list[VanillaTransformerLayer]:
+        """As often as the stack is deep, also where all are one."""
+        return list(self.layers) * self.depth if self.config.shared_layers else list(self.layers)
 
     def supports_segments(self, inputs: torch.Tensor, kwargs: dict[str, Any]) -> bool:
         """Whether attention can go sequence by sequence: with flash attention, and with sdpa on a CPU.
@@ -944,6 +1118,10 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         on_cpu = self.config._attn_implementation == "sdpa" and inputs.device.type == "cpu"
         return on_cpu or is_flash_attention_requested(self.config)
 
+    @property
+    def _counts_distances(self) -> bool:
+        return self.config.sliding_window is not None or self.config.position_encoding in ("alibi", "relative")
+
     def unpad(self, kwargs: dict[str, Any], *batches: tuple) -> tuple[Unpadded | None, Unpadded | None]:
         """Inputs, and the sources that they attend to, as long rows: where they are packed and, in training, padded.
 
@@ -958,8 +1136,8 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         if self.supports_segments(inputs, kwargs):
             if packed is not None:
                 found = [Unpadded.from_packed(sequences) for *_, sequences in batches]
-            # a window counts the padding between tokens in their distance
-            elif self.training and not (self.config.sliding_window is not None and has_gaps(mask)):
+            # where distances count, they count the padding between tokens
+            elif self.training and not (self._counts_distances and has_gaps(mask)):
                 found = without_padding(*(batch[:2] for batch in batches))
         return (*found, None, None)[:2]
 
@@ -998,9 +1176,10 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """`input_ids` (B, S) or `inputs_embeds` (B, S, D); `attention_mask` (B, S) or 4D. Returns states (B, S, D)."""
+        """`input_ids` (B, S) or `inputs_embeds` (B, S, E); `attention_mask` (B, S) or 4D. Returns states (B, S, D)."""
         inputs = _exactly_one(input_ids, inputs_embeds)
         check_mask("attention_mask", attention_mask, inputs.shape[1], inputs.shape[1], inputs.shape[1])
         packed = packed_sequences(position_ids, attention_mask, inputs.shape[0])
@@ -1009,10 +1188,12 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         segments = None
         unpadded, _ = self.unpad(kwargs, (inputs, attention_mask, packed))
         if unpadded is not None:
-            input_ids, inputs_embeds, position_ids = map(unpadded.take, (input_ids, inputs_embeds, position_ids))
-            attention_mask, segments = None, Segments(unpadded.lengths, unpadded.lengths)
-        hidden_states = self.embed(input_ids, inputs_embeds, position_ids)
-        if segments is None:
+            rows = (input_ids, inputs_embeds, position_ids, token_type_ids)
+            input_ids, inputs_embeds, position_ids, token_type_ids = map(unpadded.take, rows)
+        hidden_states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
+        if unpadded is not None:
+            attention_mask, segments = None, self.segments(unpadded, hidden_states)
+        else:
             local = self.config.sliding_window is not None
             create_mask = create_bidirectional_sliding_window_mask if local else create_bidirectional_mask
             attention_mask = create_mask(
@@ -1021,8 +1202,10 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
                 attention_mask,
                 and_mask_function=None if packed is None else same_sequence(packed, packed),
             )
+            places = torch.arange(hidden_states.shape[1], device=hidden_states.device)
+            attention_mask = self.add_score_bias(attention_mask, places, places, hidden_states)
         rotation = self.rotation(position_ids)
-        for layer in self.layers:
+        for layer in self.layers_in_order():
             hidden_states = layer(
                 hidden_states,
                 attention_mask,
@@ -1072,9 +1255,10 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         cache: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        token_type_ids: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """`input_ids` (B, T) or `inputs_embeds` (B, T, D), behind `cache`; `attention_mask` (B, past + T) or 4D.
+        """`input_ids` (B, T) or `inputs_embeds` (B, T, E), behind `cache`; `attention_mask` (B, past + T) or 4D.
 
         `encoder_hidden_states` (B, S, D) with `encoder_attention_mask` (B, S) or 4D for an encoder-decoder, and
         `encoder_position_ids` (B, S) where several pairs are packed in a row. Returns states (B, T, D) and, with
@@ -1092,14 +1276,18 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         # restarting positions mark packed sequences only where the caller gave them
         packing_positions = position_ids
         own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-        past_length = 0
+        past_length, keys, first_key = 0, inputs.shape[1], 0
         if isinstance(own_cache, Cache):  # not that of continuous batching, which comes with positions and no mask
             past_length = own_cache.get_seq_length()
-            keys, _ = own_cache.get_mask_sizes(inputs.shape[1], 0)
+            keys, first_key = own_cache.get_mask_sizes(inputs.shape[1], 0)
             seen = None if own_cache.is_compileable else past_length + inputs.shape[1]
             check_mask("attention_mask", attention_mask, inputs.shape[1], keys, seen)
         elif own_cache is None:
             check_mask("attention_mask", attention_mask, inputs.shape[1], inputs.shape[1], inputs.shape[1])
+        elif self.config.shared_layers or self.config.position_encoding in ("alibi", "relative"):
+            raise ValueError(
+                "continuous batching serves neither shared_layers nor position_encoding='alibi' or 'relative'; use generate()."
+            )
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, past_length, inputs.shape[1], inputs.device)
         batches = [(inputs, attention_mask, packed)]
@@ -1123,13 +1311,15 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         if starts and not use_cache:
             unpadded, source = self.unpad(kwargs, *batches)
         if unpadded is not None:
-            input_ids, inputs_embeds, position_ids = map(unpadded.take, (input_ids, inputs_embeds, position_ids))
-            attention_mask, segments = None, Segments(unpadded.lengths, unpadded.lengths)
+            rows = (input_ids, inputs_embeds, position_ids, token_type_ids)
+            input_ids, inputs_embeds, position_ids, token_type_ids = map(unpadded.take, rows)
         if source is not None:
             encoder_hidden_states, encoder_attention_mask = source.take(encoder_hidden_states), None
             cross_segments = Segments(unpadded.lengths, source.lengths)
-        hidden_states = self.embed(input_ids, inputs_embeds, position_ids)
-        if segments is None:
+        hidden_states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
+        if unpadded is not None:
+            attention_mask, segments = None, self.segments(unpadded, hidden_states)
+        else:
             local = self.config.sliding_window is not None
             create_mask = create_sliding_window_causal_mask if local else create_causal_mask
             attention_mask = create_mask(
@@ -1139,6 +1329,9 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 cache=own_cache,
                 position_ids=packing_positions,
             )
+            places = torch.arange(inputs.shape[1], device=hidden_states.device) + past_length
+            key_places = torch.arange(keys, device=hidden_states.device) + first_key
+            attention_mask = self.add_score_bias(attention_mask, places, key_places, hidden_states)
         if encoder_hidden_states is not None and cross_segments is None:
             encoder_attention_mask = create_bidirectional_mask(
                 self.config,
@@ -1148,7 +1341,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 and_mask_function=None if packed is None else same_sequence(packed, packed_source),
             )
         rotation = self.rotation(position_ids)
-        for layer in self.layers:
+        for index, layer in enumerate(self.layers_in_order()):
             # states positional, cache by keyword: the gradient checkpointing layer tells them apart so
             hidden_states = layer(
                 hidden_states,
@@ -1161,6 +1354,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 rotation=rotation,
                 segments=segments,
                 cross_segments=cross_segments,
+                layer_idx=index,
                 **kwargs,
             )
         hidden_states = self.norm(hidden_states)
@@ -1185,6 +1379,12 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         if config.is_encoder_decoder and config.target_vocab_size is None:
             self._tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}
         self.post_init()
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """As in transformers, which asks `tie_word_embeddings` whether the stacks share an embedding."""
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels=True)
+        return dict(self._tied_weights_keys) if self.config.has_shared_embeddings else {}
 
     @property
     def _input_stack(self) -> VanillaTransformerStack:
@@ -1216,6 +1416,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         decoder_inputs_embeds: torch.Tensor | None = None,
         cross_attention_mask: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        token_type_ids: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput | BaseModelOutputWithPast | Seq2SeqModelOutput:
         """Run the stacks.
@@ -1232,9 +1433,12 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 States at padding mean nothing, and in training are zeros.
             encoder_outputs: of an earlier call, instead of the source.
             cache: keys and values of earlier positions; `use_cache` returns it.
+            token_type_ids: (B, S), where `type_vocab_size` says that there are types; 0 by default.
         """
         if self.config.architecture == "encoder-only":
-            return self.encoder(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+            return self.encoder(
+                input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids=token_type_ids, **kwargs
+            )
         if self.config.architecture == "decoder-only":
             outputs = self.decoder(
                 input_ids,
@@ -1243,6 +1447,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 cache=cache,
                 inputs_embeds=inputs_embeds,
                 use_cache=use_cache,
+                token_type_ids=token_type_ids,
                 **kwargs,
             )
             return BaseModelOutputWithPast(
@@ -1252,7 +1457,9 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 attentions=outputs.attentions,
             )
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask, position_ids, inputs_embeds, **kwargs)
+            encoder_outputs = self.encoder(
+                input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids=token_type_ids, **kwargs
+            )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         _exactly_one(decoder_input_ids, decoder_inputs_embeds, prefix="decoder_")
@@ -1313,6 +1520,19 @@ class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
         }
 
 
+class VanillaTransformerOutputTransform(nn.Module):
+    """States (..., D) to what embeddings (..., E) are compared with, as the masked language models of BERT's family do."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.embedding_width)
+        self.activation = ACT2FN[config.hidden_act]
+        self.norm = build_norm(config, config.embedding_width)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.activation(self.dense(hidden_states)))
+
+
 class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
     """A projection from states to tokens, tied to the embedding of the side that is written (section 3.4)."""
 
@@ -1321,8 +1541,13 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
         if self.can_generate():
             # from a file marked as derived from the model config, settings that transformers does not know are dropped
             self.generation_config._from_model_config = False
-        self.lm_head = nn.Linear(config.hidden_size, config.output_vocab_size, bias=False)
-        side = "encoder" if config.architecture == "encoder-only" or self._shares_one_vocabulary else "decoder"
+        self.output_transform = VanillaTransformerOutputTransform(config) if config.output_transform else None
+        width = config.embedding_width if config.output_transform else config.hidden_size
+        self.lm_head = nn.Linear(width, config.output_vocab_size, bias=config.output_bias == "trained")
+        fixed = config.output_bias == "fixed"
+        self.output_bias: torch.Tensor | None
+        self.register_buffer("output_bias", torch.zeros(config.output_vocab_size) if fixed else None)
+        side = "encoder" if config.architecture == "encoder-only" or config.has_shared_embeddings else "decoder"
         self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
         self.post_init()
 
@@ -1345,6 +1570,9 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
                 "larger ones."
             )
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if self.output_bias is not None:
+            missing = embeddings.num_embeddings - len(self.output_bias)  # cut off where below 0
+            self.output_bias = nn.functional.pad(self.output_bias, (0, missing))
         if self._shares_one_vocabulary and embeddings.num_embeddings != self.model.decoder.embed_tokens.num_embeddings:
             decoder = self.model.decoder
             decoder.embed_tokens = self._get_resized_embeddings(
@@ -1355,15 +1583,15 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
 
     @property
     def _projects_by_weight_alone(self) -> bool:
-        """Whether the projection is its weight, and no adapter, bias, hook or other forward that has to be called."""
+        """Whether the projection is its weight and bias, and no adapter, hook or other forward that has to be called."""
         head = self.lm_head
         hooks = (head._forward_hooks, head._forward_pre_hooks, head._backward_hooks, head._backward_pre_hooks)
-        return (
-            type(head) is nn.Linear
-            and getattr(head, "bias", None) is None
-            and not any(hooks)
-            and "forward" not in vars(head)
-        )
+        return type(head) is nn.Linear and not any(hooks) and "forward" not in vars(head)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module is self and self.output_bias is not None:
+            init.zeros_(self.output_bias)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """As in transformers; one matrix in two places is saved as one, whatever the configuration says by then.
@@ -1390,9 +1618,18 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
         `skip_logits` gives the same loss without ever holding all logits: less memory, and faster.
         """
         options = self._loss_options(kwargs)
-        if skip_logits and labels is not None and self._projects_by_weight_alone:
-            return None, chunked_cross_entropy(hidden_states, self.lm_head.weight, labels, **options)
-        logits = self.lm_head(slice_logits_to_keep(hidden_states, logits_to_keep))
+        skip_logits = skip_logits and labels is not None and self._projects_by_weight_alone
+        if not skip_logits:
+            hidden_states = slice_logits_to_keep(hidden_states, logits_to_keep)
+        if self.output_transform is not None:
+            hidden_states = self.output_transform(hidden_states)
+        if self.config.output_scale != 1:
+            hidden_states = hidden_states * self.config.output_scale
+        if skip_logits:
+            bias = self.lm_head.bias if self.output_bias is None else self.output_bias
+            return None, chunked_cross_entropy(hidden_states, self.lm_head.weight, labels, bias=bias, **options)
+        logits = self.lm_head(hidden_states)
+        logits = logits if self.output_bias is None else logits + self.output_bias
         return logits, None if labels is None else smoothed_cross_entropy(logits, labels, **options)
 
 
@@ -1492,6 +1729,7 @@ class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransf
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         skip_logits: bool = False,
+        token_type_ids: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """(B, T) ids to logits (B, T, V).
@@ -1510,6 +1748,7 @@ class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransf
             position_ids,
             cache=cache,
             inputs_embeds=inputs_embeds,
+            token_type_ids=token_type_ids,
             use_cache=use_cache,
             **kwargs,
         )
@@ -1546,13 +1785,21 @@ class VanillaTransformerForMaskedLM(VanillaTransformerLMHeadModel):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
         skip_logits: bool = False,
+        token_type_ids: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
         """(B, T) ids to logits (B, T, V); `labels` (B, T) hold the token at masked positions and -100 elsewhere.
 
         Those at padding do not count.
         """
-        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            position_ids,
+            inputs_embeds=inputs_embeds,
+            token_type_ids=token_type_ids,
+            **kwargs,
+        )
         labels = labels_of_tokens(labels, attention_mask)
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, skip_logits=skip_logits, **kwargs)
         return MaskedLMOutput(
@@ -1621,6 +1868,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
         decoder_attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> SequenceClassifierOutput | Seq2SeqSequenceClassifierOutput:
         """(B, T) ids to logits (B, num_labels).
@@ -1637,7 +1885,14 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
                 decoder_input_ids = shift_right(nothing, self.config.start_token_id, self.config.pad_token_id)
             mask = decoder_attention_mask
             kwargs |= {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
-        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            position_ids,
+            inputs_embeds=inputs_embeds,
+            token_type_ids=token_type_ids,
+            **kwargs,
+        )
         pooled = self.pool(outputs.last_hidden_state, mask)
         logits = self.score(dropout(pooled, self.config.dropout, self.training))
         loss = None if labels is None else self.classification_loss(logits, labels, **kwargs)
@@ -1675,12 +1930,20 @@ class VanillaTransformerForTokenClassification(VanillaTransformerHeadModel):
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
         """(B, T) ids to logits (B, T, num_labels); `labels` (B, T) are classes, -100 where none counts, as at padding."""
         kwargs["use_cache"] = False
         labels = labels_of_tokens(labels, attention_mask)
-        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            position_ids,
+            inputs_embeds=inputs_embeds,
+            token_type_ids=token_type_ids,
+            **kwargs,
+        )
         states = dropout(outputs.last_hidden_state, self.config.dropout, self.training)
         logits = self.score(states)
         return TokenClassifierOutput(
@@ -1711,6 +1974,7 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
         inputs_embeds: torch.Tensor | None = None,
         start_positions: torch.LongTensor | None = None,
         end_positions: torch.LongTensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
         """(B, T) ids to start and end logits (B, T), lowest at padding.
@@ -1720,7 +1984,14 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
                 count. The loss is not smoothed: neighbours of the right token are not as wrong as any other.
         """
         kwargs["use_cache"] = False
-        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            position_ids,
+            inputs_embeds=inputs_embeds,
+            token_type_ids=token_type_ids,
+            **kwargs,
+        )
         states = dropout(outputs.last_hidden_state, self.config.dropout, self.training)
         logits = self.qa_outputs(states)  # (B, T, 2)
         if attention_mask is not None and attention_mask.dim() == 2:
