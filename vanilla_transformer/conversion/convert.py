@@ -228,7 +228,8 @@ def _obstacles(family: Family, model: VanillaTransformerPreTrainedModel) -> tupl
     settings = family.settings(model.config)
     head = _head_for(family, type(model).__name__)
     try:
-        config = getattr(transformers, str(head)).config_class(**settings)
+        with _quiet():
+            config = getattr(transformers, str(head)).config_class(**settings)
         held = vt.VanillaTransformerConfig(**family.fields(config))
     except (ValueError, TypeError, AttributeError):
         # its own configuration, or the one that it would have here, refuses: see which fields it never has
