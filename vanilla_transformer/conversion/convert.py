@@ -109,7 +109,9 @@ def to_transformers(
         where = "no family of transformers" if family is None else family
         raise ConversionError(f"{ours}: {where} has a class with such a head that computes the same.")
     if family is not None:
-        raise ConversionError(f"{family} cannot hold this model; in the way is {_of_config(model, obstacles[family])}.")
+        raise ConversionError(
+            f"{family} cannot hold this model; in the way is {_of_config(model, obstacles[family])}."
+        )
     in_all = [name for name in next(iter(obstacles.values())) if all(name in them for them in obstacles.values())]
     nearest = min(obstacles, key=lambda name: len(obstacles[name]))
     in_the_way = f"in the way of the nearest, {nearest}, is {_of_config(model, obstacles[nearest])}"
@@ -234,7 +236,9 @@ def _obstacles(family: Family, model: VanillaTransformerPreTrainedModel) -> tupl
     except (ValueError, TypeError, AttributeError):
         # its own configuration, or the one that it would have here, refuses: see which fields it never has
         fixed = {**family.fixed}
-        wrong = [name for name, value in fixed.items() if name not in OF_TRAINING and getattr(model.config, name) != value]
+        wrong = [
+            name for name, value in fixed.items() if name not in OF_TRAINING and getattr(model.config, name) != value
+        ]
         return wrong or ["embedding_size" if family.name == "albert" else "hidden_size"], settings
     found = differences(shape_of(model.config, writes), shape_of(held, writes))
     if writes and family.ties_by_weights and "tie_word_embeddings" in found:

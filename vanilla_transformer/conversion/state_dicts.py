@@ -98,7 +98,13 @@ def from_fairseq(
     heads = both("attention_heads", None)
     if heads is None:
         raise ConversionError(f"{path}: its settings do not say how many encoder_attention_heads there are.")
-    activations = {"relu": "relu", "gelu": "gelu", "gelu_accurate": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
+    activations = {
+        "relu": "relu",
+        "gelu": "gelu",
+        "gelu_accurate": "gelu_new",
+        "gelu_fast": "gelu_new",
+        "swish": "silu",
+    }
     activation = _get(settings, "activation_fn", "relu")
     if activation not in activations:
         raise ConversionError(
@@ -305,7 +311,12 @@ def _opennmt_links(feed_forward: dict[str, str]) -> tuple[Link, ...]:
             {"self_attn_norm": "layer_norm_1", "cross_attn_norm": "layer_norm_2"},
         ),
     }
-    projections = {"q_proj": "linear_query", "k_proj": "linear_keys", "v_proj": "linear_values", "o_proj": "final_linear"}
+    projections = {
+        "q_proj": "linear_query",
+        "k_proj": "linear_keys",
+        "v_proj": "linear_values",
+        "o_proj": "final_linear",
+    }
     for stack, (layers, attentions, norms) in stacks.items():
         here, there = f"model.{stack}.layers.{{n}}", f"{stack}.{layers}.{{n}}"
         links += [
@@ -337,7 +348,9 @@ def _opennmt_ids(vocab: Any, path: str | Path) -> dict[str, int | None]:
     """Ids of the special tokens by their names in the target's vocabulary."""
     tokens = vocab.get("tgt") if isinstance(vocab, Mapping) else None
     if not isinstance(tokens, list):
-        raise ConversionError(f"{path} holds no vocabulary as lists of tokens under 'vocab', as version 3 writes them.")
+        raise ConversionError(
+            f"{path} holds no vocabulary as lists of tokens under 'vocab', as version 3 writes them."
+        )
     ids = {name: tokens.index(token) if token in tokens else None for name, token in OPENNMT_SPECIAL.items()}
     start = vocab.get("decoder_start_token", "<s>")
     ids["decoder_start_token_id"] = tokens.index(start) if start in tokens else ids["bos_token_id"]

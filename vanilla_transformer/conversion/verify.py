@@ -98,7 +98,10 @@ def measure_equality(theirs: PreTrainedModel, ours: VanillaTransformerPreTrained
 
 
 def _compare_forward(
-    theirs: PreTrainedModel, ours: VanillaTransformerPreTrainedModel, batch: dict[str, torch.Tensor], measured: Equality
+    theirs: PreTrainedModel,
+    ours: VanillaTransformerPreTrainedModel,
+    batch: dict[str, torch.Tensor],
+    measured: Equality,
 ) -> None:
     their_inputs, our_inputs = {**batch, "use_cache": False}, {**batch, "use_cache": False}
     family, _ = family_of(theirs)
@@ -114,8 +117,7 @@ def _compare_forward(
     if not ours.config.is_decoder and not ours.config.is_encoder_decoder:
         del their_inputs["use_cache"], our_inputs["use_cache"]
     one, other = (
-        model(**inputs, output_hidden_states=True)
-        for model, inputs in ((theirs, their_inputs), (ours, our_inputs))
+        model(**inputs, output_hidden_states=True) for model, inputs in ((theirs, their_inputs), (ours, our_inputs))
     )
     target = batch.get("decoder_attention_mask", batch["attention_mask"])
     states = {"hidden_states": batch["attention_mask"]}
@@ -137,9 +139,7 @@ def _largest(sofar: float, one: torch.Tensor, other: torch.Tensor, mask: torch.T
     return difference if difference != difference else max(sofar, difference)
 
 
-def _batch(
-    ours: VanillaTransformerPreTrainedModel, side: str, generator: torch.Generator
-) -> dict[str, torch.Tensor]:
+def _batch(ours: VanillaTransformerPreTrainedModel, side: str, generator: torch.Generator) -> dict[str, torch.Tensor]:
     """Random tokens, none of which is special, padded on one side."""
     config, device = ours.config, ours.device
     batch = {}
