@@ -11,12 +11,8 @@ from transformers.models.t5.modeling_t5 import T5Attention
 import vanilla_transformer as vt
 from choices import CHOICES, COMMON, cover, fields_of, is_possible, name_of
 from tiny import LANGUAGE_MODELS, pad_rows, randomise, tiny_model, tokens
-from vanilla_transformer.modeling_vanilla_transformer import (
-    alibi_slopes,
-    chunked_cross_entropy,
-    relative_buckets,
-    smoothed_cross_entropy,
-)
+from vanilla_transformer.losses_vanilla_transformer import chunked_cross_entropy, smoothed_cross_entropy
+from vanilla_transformer.modeling_vanilla_transformer import alibi_slopes, relative_buckets
 
 COMBINATIONS, IMPOSSIBLE = cover()
 LENGTHS, TARGET_LENGTHS = (6, 3, 9), (5, 8, 2)

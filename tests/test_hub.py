@@ -30,9 +30,8 @@ from vanilla_transformer.training.run import run_recipe
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vanilla_transformer"
-CODE = {
-    f"{part}_vanilla_transformer.py" for part in ("configuration", "explanations", "generation", "modeling", "presets")
-}
+PARTS = ("configuration", "explanations", "generation", "losses", "modeling", "presets", "sequences")
+CODE = {f"{part}_vanilla_transformer.py" for part in PARTS}
 MODEL = {"config.json", "generation_config.json", "model.safetensors", *CODE}
 TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 UPLOADS = {"lfs": "import huggingface_hub.constants as c; c.HF_HUB_DISABLE_XET = True\n", "xet": ""}

@@ -35,14 +35,8 @@ from tiny import (
     tokens,
 )
 from vanilla_transformer import modeling_vanilla_transformer
-from vanilla_transformer.modeling_vanilla_transformer import (
-    _ChunkedCrossEntropy,
-    rotary_encoding,
-    rotate,
-    shift_right,
-    sinusoidal_encoding,
-    smoothed_cross_entropy,
-)
+from vanilla_transformer.losses_vanilla_transformer import _ChunkedCrossEntropy, shift_right, smoothed_cross_entropy
+from vanilla_transformer.modeling_vanilla_transformer import rotary_encoding, rotate, sinusoidal_encoding
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 AUTO_CLASSES = {

@@ -12,14 +12,11 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
+from vanilla_transformer import losses_vanilla_transformer as losses
 from vanilla_transformer import modeling_vanilla_transformer as modeling
-from vanilla_transformer.modeling_vanilla_transformer import (
-    Segments,
-    Unpadded,
-    chunked_cross_entropy,
-    dropout,
-    smoothed_cross_entropy,
-)
+from vanilla_transformer.losses_vanilla_transformer import chunked_cross_entropy, smoothed_cross_entropy
+from vanilla_transformer.modeling_vanilla_transformer import dropout
+from vanilla_transformer.sequences_vanilla_transformer import Segments, Unpadded
 
 IGNORED = -100
 
@@ -72,7 +69,7 @@ def test_both_conventions_of_smoothing_are_their_definitions(smoothing, form):
 @pytest.mark.parametrize("count", [1, 255, 256, 257, 700])
 def test_the_loss_in_chunks_is_the_plain_loss(monkeypatch, count, smoothing, form):
     """To 1e-6, forward and backward, in chunks that end in the middle, at the end and beyond."""
-    monkeypatch.setattr(modeling._ChunkedCrossEntropy, "LOGITS", 0)  # chunks of 256 rows
+    monkeypatch.setattr(losses._ChunkedCrossEntropy, "LOGITS", 0)  # chunks of 256 rows
     hidden, weight, labels = random_rows(count + 1, 16, 300)
     results = []
     for function, arguments in (
@@ -126,7 +123,7 @@ def test_no_tensor_of_a_training_step_has_tokens_times_vocabulary():
             model(ids, labels=ids, skip_logits=True).loss.backward()
         largest.append(mode.elements)
         assert mode.elements < 2 * length * vocabulary / 2
-    assert largest[0] == largest[1] == modeling._ChunkedCrossEntropy.LOGITS // vocabulary * vocabulary
+    assert largest[0] == largest[1] == losses._ChunkedCrossEntropy.LOGITS // vocabulary * vocabulary
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -469,17 +466,17 @@ def test_a_long_row_and_back():
     packed = Unpadded.from_packed(torch.tensor([[0, 0, 1], [0, 1, 1]]))
     assert packed.lengths == [2, 1, 1, 2]
     assert torch.equal(packed.put_back(packed.take(states[:2])), states[:2])
-    assert Segments([2, 2, 3], [1, 1, 1]).runs == [(2, 2, 1, None, None), (1, 3, 1, None, None)]
+    assert Segments([2, 2, 3], [1, 1, 1]).blocks == [(2, 2, 1, None, None), (1, 3, 1, None, None)]
 
 
-def test_runs_of_like_queries_share_a_batch_with_masked_keys():
+def test_blocks_of_like_queries_share_a_batch_with_masked_keys():
     """Pairs of many lengths: fewer calls, the same outputs and gradients as pair by pair."""
     model = tiny_model()
     attention = model.model.decoder.layers[0].cross_attn
     queries, keys = [2] * 5 + [3] * 4, [4, 1, 3, 2, 5, 2, 6, 1, 2]
     segments = Segments(queries, keys)
-    assert [(run.count, run.queries, run.keys) for run in segments.runs] == [(5, 2, 5), (4, 3, 6)]
-    assert all(len(run) == 5 for run in segments.runs)
+    assert [(block.count, block.queries, block.keys) for block in segments.blocks] == [(5, 2, 5), (4, 3, 6)]
+    assert all(len(block) == 5 for block in segments.blocks)
     states, source = torch.randn(1, sum(queries), 16), torch.randn(1, sum(keys), 16)
     results = []
     for alone in (False, True):

@@ -1,22 +1,20 @@
 # Copyright 2026 The vanilla_transformer authors. Licensed under the Apache License, Version 2.0.
 """The Transformer of "Attention Is All You Need" (arXiv:1706.03762), as encoder-decoder, encoder-only and decoder-only.
 
-Reads top to bottom: loss, positions, attention, feed-forward, layer, stack, model, heads. A checkpoint carries this file
+Reads top to bottom: positions, attention, feed-forward, layer, stack, model, heads. A checkpoint carries this file
 to the Hub together with its configuration, so it imports only transformers, torch and its siblings.
 
 Shapes, as written at line ends:
     B  batch            T  target or only sequence, S  source (keys of cross-attention)
     D  hidden_size      F  intermediate_size
     H  query heads      K  key-value heads      d  head_dim
+    E  width of embeddings, hidden_size unless they are factorised
     V  vocabulary       N  all tokens of a batch in one long row, M  those that they attend to
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,7 +26,6 @@ from transformers.masking_utils import (
     create_bidirectional_sliding_window_mask,
     create_causal_mask,
     create_sliding_window_causal_mask,
-    find_packed_sequence_indices,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -54,198 +51,23 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vanilla_transformer import VanillaTransformerConfig
 from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
-
-IGNORED = -100  # label of positions that are no part of the loss, as everywhere in transformers
-
-
-# --------------------------------------------------------------------------------------------------------------- loss
-
-
-def uniform_share(label_smoothing: float, form: str, vocabulary: int) -> float:
-    """How much of the target distribution is spread over all V tokens, for either convention of label smoothing.
-
-    Args:
-        label_smoothing: epsilon.
-        form: `"uniform"`: epsilon/V for every token, the right one included (Szegedy et al. 2016,
-            `torch.nn.functional.cross_entropy`). `"others"`: epsilon/(V-1) for every wrong token (tensor2tensor, fairseq),
-            which is the same distribution with epsilon * V/(V-1).
-        vocabulary: V.
-    """
-    return label_smoothing if form == "uniform" or vocabulary == 1 else label_smoothing * vocabulary / (vocabulary - 1)
-
-
-def smoothed_cross_entropy(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    label_smoothing: float = 0.0,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    label_smoothing_form: str = "uniform",
-) -> torch.Tensor:
-    """Cross entropy per token against a target in which `label_smoothing` is spread evenly (section 5.4).
-
-    Args:
-        logits: (..., V), any float type; the loss is computed in float32.
-        labels: (...), ids aligned with `logits`; positions with -100 do not count.
-        label_smoothing: epsilon of the paper, 0 to 1.
-        num_items_in_batch: what the sum is divided by. `None`: the number of labels here. `Trainer` gives the number
-            in all accumulated batches and processes, which makes 8 = 2 x 4.
-        label_smoothing_form: see [`uniform_share`].
-
-    Returns:
-        A scalar; 0 where no label counts.
-    """
-    labels = labels.to(logits.device).reshape(-1)
-    rows = logits.float().reshape(-1, logits.shape[-1])
-    share = uniform_share(label_smoothing, label_smoothing_form, logits.shape[-1])
-
-    def summed(share: float) -> torch.Tensor:
-        return nn.functional.cross_entropy(rows, labels, ignore_index=IGNORED, reduction="sum", label_smoothing=share)
-
-    # with few classes the share can be above 1, which torch refuses; the loss is linear in it
-    total = summed(share) if share <= 1 else summed(0.0) + share * (summed(1.0) - summed(0.0))
-    return _per_item(total, (labels != IGNORED).sum(), num_items_in_batch)
-
-
-def _per_item(
-    total: torch.Tensor, counted: torch.Tensor | int, num_items_in_batch: torch.Tensor | int | None
-) -> torch.Tensor:
-    """A summed loss over the number of items it is shared by; without labels 0, not 0/0."""
-    items = counted if num_items_in_batch is None else num_items_in_batch
-    items = items.to(total.device) if torch.is_tensor(items) else torch.tensor(items, device=total.device)
-    return total / items.clamp(min=1)
-
-
-def dtype_of_products(states: torch.Tensor) -> torch.dtype:
-    """That in which matrices are multiplied: under autocast another than that of the states."""
-    device = states.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-
-
-class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Output projection and smoothed cross entropy in one, a few rows of logits at a time.
-
-    The gradients are taken while a chunk's probabilities are at hand, so the (N, V) logits never exist at once and
-    nothing is computed twice. With q the smoothed target, d loss / d logits = softmax(logits) - q, and the uniform part
-    of q is added to the gradients after the loop, where it costs one row instead of N.
-    """
-
-    LOGITS, ROWS = 5 * 2**20, 256  # at once; fewer rows would slow the matrix products down
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        labels: torch.Tensor,
-        smoothing: float,
-        dtype: torch.dtype,
-    ) -> torch.Tensor:
-        """Of `hidden` (N, D), `weight` (V, D) and `bias` (V), in `dtype`; sums are kept in float32 or better."""
-        projection, vocabulary = weight.to(dtype), weight.shape[0]
-        exact = torch.promote_types(dtype, torch.float32)
-        total = hidden.new_zeros((), dtype=exact)
-        hidden_grad, weight_grad = torch.empty_like(hidden), torch.zeros_like(weight, dtype=exact)
-        bias_grad = None if bias is None else torch.zeros_like(bias, dtype=exact)
-        count = max(_ChunkedCrossEntropy.LOGITS // vocabulary, _ChunkedCrossEntropy.ROWS)
-        for start in range(0, len(hidden), count):
-            chunk = slice(start, start + count)
-            rows, right = hidden[chunk].to(dtype), labels[chunk].unsqueeze(-1)
-            logits = (rows @ projection.t()).to(exact)  # (n, V)
-            logits = logits if bias is None else logits + bias
-            probabilities = logits.softmax(-1)
-            # the likeliest token's probability is at least 1/V, so its logarithm is safe; that of the right one may be 0
-            log_sum = logits.amax(-1, keepdim=True) - probabilities.amax(-1, keepdim=True).log()  # (n, 1)
-            total += (log_sum - (1 - smoothing) * logits.gather(-1, right)).sum()
-            if smoothing:
-                total -= smoothing * logits.mean(-1).sum()
-            probabilities.scatter_add_(-1, right, torch.full_like(right, smoothing - 1, dtype=exact))
-            if bias_grad is not None:
-                bias_grad += probabilities.sum(0)
-            grad = probabilities.to(dtype)
-            hidden_grad[chunk] = grad @ projection
-            if dtype == exact:
-                weight_grad.addmm_(grad.t(), rows)
-            else:
-                weight_grad += grad.t() @ rows
-        if smoothing:
-            hidden_grad -= (smoothing / vocabulary * weight.sum(0)).to(hidden.dtype)
-            weight_grad -= smoothing / vocabulary * hidden.sum(0, dtype=exact)
-            bias_grad = None if bias_grad is None else bias_grad - smoothing / vocabulary * len(hidden)
-        ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
-        ctx.dtype = weight.dtype
-        return total
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        hidden_grad, weight_grad, bias_grad = ctx.saved_tensors
-        bias_grad = None if bias_grad is None else (bias_grad * grad_output).to(ctx.dtype)
-        return hidden_grad * grad_output, (weight_grad * grad_output).to(ctx.dtype), bias_grad, None, None, None
-
-
-def chunked_cross_entropy(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    labels: torch.Tensor,
-    label_smoothing: float = 0.0,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    label_smoothing_form: str = "uniform",
-    bias: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """[`smoothed_cross_entropy`] of `hidden @ weight.T + bias` without ever holding all logits, at labels only.
-
-    Args:
-        hidden: (..., D), states before the output projection.
-        weight: (V, D), the output projection.
-        bias: (V), its bias, if it has one.
-        labels, label_smoothing, num_items_in_batch, label_smoothing_form: as for [`smoothed_cross_entropy`].
-    """
-    labels = labels.to(hidden.device).reshape(-1)
-    counted = (labels != IGNORED).nonzero().squeeze(-1)
-    hidden, labels = hidden.reshape(-1, hidden.shape[-1])[counted], labels[counted]
-    dtype = dtype_of_products(hidden)
-    smoothing = uniform_share(label_smoothing, label_smoothing_form, weight.shape[0])
-    # its matrix products are in the dtype that they are given
-    with torch.autocast(hidden.device.type, enabled=False):
-        total = _ChunkedCrossEntropy.apply(hidden, weight, bias, labels, smoothing, dtype)
-    return _per_item(total, len(counted), num_items_in_batch)
-
-
-def labels_of_tokens(labels: torch.Tensor | None, mask: Any) -> torch.Tensor | None:
-    """`labels` (B, T) without those at padding: in training no layer computes what stands there.
-
-    Args:
-        mask: (B, T), or longer by what is cached; anything but a 2D mask says nothing of padding.
-    """
-    if labels is None or not isinstance(mask, torch.Tensor) or mask.dim() != 2:
-        return labels
-    return labels.masked_fill(mask[:, -labels.shape[1] :].to(labels.device) == 0, IGNORED)
-
-
-def shift_right(labels: torch.Tensor, start_token_id: int | None, pad_token_id: int | None) -> torch.Tensor:
-    """Decoder inputs for teacher forcing: `labels` one place later, behind the start token.
-
-    Args:
-        labels: (B, T), with -100 where there is no label; left unchanged.
-        start_token_id: first token of every row.
-        pad_token_id: stands in for -100.
-
-    Raises:
-        ValueError: where an id is needed and missing.
-    """
-    if start_token_id is None:
-        raise ValueError(
-            "decoder inputs cannot be built from labels: set decoder_start_token_id (or bos_token_id) in the config."
-        )
-    shifted = labels.roll(1, dims=-1)
-    shifted[:, 0] = start_token_id
-    if pad_token_id is not None:
-        return shifted.masked_fill(shifted == IGNORED, pad_token_id)
-    if (shifted == IGNORED).any():
-        raise ValueError("decoder inputs cannot be built from labels with -100: set pad_token_id in the config.")
-    return shifted
-
+from .losses_vanilla_transformer import (
+    IGNORED,
+    chunked_cross_entropy,
+    dtype_of_products,
+    labels_of_tokens,
+    loss_per_item,
+    shift_right,
+    smoothed_cross_entropy,
+)
+from .sequences_vanilla_transformer import (
+    Segments,
+    Unpadded,
+    has_gaps,
+    packed_sequences,
+    same_sequence,
+    without_padding,
+)
 
 # ---------------------------------------------------------------------------------------------------------- positions
 
@@ -265,29 +87,6 @@ def positions_from_mask(attention_mask: torch.Tensor | None, past_length: Any, l
     if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
         return (attention_mask.long().cumsum(-1) - 1).clamp(min=0).index_select(1, places)
     return places.unsqueeze(0)
-
-
-def packed_sequences(position_ids: torch.Tensor | None, mask: Any, batch_size: int) -> torch.Tensor | None:
-    """Which of several sequences in a row each token belongs to: (B, T); `None` where every row is one sequence.
-
-    As everywhere in transformers, sequences are packed where there is no mask and `position_ids` start anew.
-    """
-    if position_ids is None or mask is not None:
-        return None
-    return find_packed_sequence_indices(position_ids.expand(batch_size, -1))
-
-
-def has_gaps(mask: Any) -> bool:
-    """Whether a row of a mask (B, T) has tokens on both sides of what it leaves out."""
-    if not isinstance(mask, torch.Tensor) or mask.dim() != 2:
-        return False
-    steps = nn.functional.pad(mask.bool(), (1, 1)).int().diff(dim=1)
-    return bool(((steps == 1).sum(1) > 1).any())
-
-
-def same_sequence(of_queries: torch.Tensor, of_keys: torch.Tensor) -> Callable:
-    """For transformers' mask functions: a token attends to its own sequence alone."""
-    return lambda batch, head, query, key: of_queries[batch, query] == of_keys[batch, key]
 
 
 def check_mask(name: str, mask: Any, queries: int, keys: int, tokens: int | None) -> None:
@@ -433,141 +232,6 @@ class VanillaTransformerLearnedPositions(nn.Embedding):
         return super().forward(position_ids + self.offset)
 
 
-# ------------------------------------------------------------------------------------------- sequences without padding
-
-
-class Unpadded:
-    """The tokens of a batch as one long row, sequence after sequence without padding, and the way back.
-
-    Padding costs a layer as much as tokens do. Where attention can be told which tokens belong together, the layers get
-    the tokens alone.
-
-    Args:
-        shape: B and T of the batch.
-        lengths: number of tokens of each sequence, in the order of the long row.
-        index: (N,), where each token of the long row stands among the B x T; `None` where nothing is left out.
-    """
-
-    def __init__(self, shape: torch.Size, lengths: list[int], index: torch.Tensor | None):
-        self.shape = shape
-        self.lengths = lengths
-        self.index = index
-
-    @classmethod
-    def from_mask(cls, mask: torch.Tensor, order: list[int]) -> "Unpadded":
-        """Of rows with padding anywhere: `mask` (B, T), true for tokens. `order`: which rows, one after another."""
-        rows = torch.tensor(order, device=mask.device)
-        place, column = mask[rows].nonzero().unbind(-1)
-        return cls(mask.shape, mask[rows].sum(1).tolist(), rows[place] * mask.shape[1] + column)
-
-    @classmethod
-    def from_packed(cls, packed: torch.Tensor) -> "Unpadded":
-        """Of rows that hold several sequences each: `packed` (B, T) as from `packed_sequences`."""
-        starts = nn.functional.pad(packed.diff(dim=-1) != 0, (1, 0), value=True).flatten().nonzero().squeeze(-1)
-        lengths = starts.diff(append=starts.new_tensor([packed.numel()])).tolist()
-        return cls(packed.shape, lengths, None)
-
-    def take(self, rows: torch.Tensor | None) -> torch.Tensor | None:
-        """(B or 1, T, ...) to (1, N, ...)."""
-        if rows is None:
-            return None
-        flat = rows.expand(self.shape[0], *rows.shape[1:]).flatten(0, 1)
-        return (flat if self.index is None else flat.index_select(0, self.index)).unsqueeze(0)
-
-    def put_back(self, states: torch.Tensor) -> torch.Tensor:
-        """(1, N, D) to (B, T, D), zero where there is no token."""
-        if self.index is None:
-            return states.unflatten(1, self.shape).squeeze(0)
-        empty = states.new_zeros(self.shape.numel(), states.shape[-1])
-        return empty.index_copy(0, self.index, states.squeeze(0)).unflatten(0, self.shape)
-
-
-def without_padding(*batches: tuple[torch.Tensor, Any]) -> list[Unpadded]:
-    """Sequences, or targets and the sources that they attend to, as long rows of the same order.
-
-    Args:
-        batches: inputs (B, T, ...) and their mask (B, T), or `None` for a mask without padding.
-
-    Returns:
-        One for each batch, without rows of padding alone. None at all where nothing can be left out: without padding,
-        where a mask says more than that, or where a target has no source.
-    """
-    given = [mask for _, mask in batches if mask is not None]
-    if any(not isinstance(mask, torch.Tensor) or mask.dim() != 2 for mask in given):
-        return []
-    if not any(not mask.all() and mask.any() for mask in given):
-        return []
-    masks = [inputs.new_ones(inputs.shape[:2]).bool() if mask is None else mask.bool() for inputs, mask in batches]
-    lengths = list(zip(*(mask.sum(1).tolist() for mask in masks), strict=True))
-    # neighbours of like lengths, which attention can take at once
-    order = sorted((row for row in range(len(lengths)) if lengths[row][0]), key=lengths.__getitem__)
-    if not all(all(lengths[row]) for row in order):
-        return []
-    return [Unpadded.from_mask(mask, order) for mask in masks]
-
-
-class Run(NamedTuple):
-    """Neighbours in a long row that are attended to as one dense batch.
-
-    Attributes:
-        count: of sequences.
-        queries, keys: length of each, in tokens.
-        key_index: (count * keys,), where the keys stand in the long row; `None` where they stand in order.
-        mask: (count, 1, 1, keys), added to the scores of shorter ones.
-    """
-
-    count: int
-    queries: int
-    keys: int
-    key_index: torch.Tensor | None = None
-    mask: torch.Tensor | None = None
-
-
-@dataclass
-class Segments:
-    """Which keys the queries of a long row attend to: those of the i-th sequence to those of the i-th sequence.
-
-    Attributes:
-        queries, keys: number of tokens of each sequence.
-    """
-
-    queries: list[int]
-    keys: list[int]
-    _bounds: list[torch.Tensor] | None = field(default=None, init=False, repr=False)
-
-    @cached_property
-    def runs(self) -> list[Run]:
-        """Neighbours of equal lengths. Where hardly any are equal in both, those whose queries are."""
-        pairs = list(zip(self.queries, self.keys, strict=True))
-        equal = [(len(list(group)), *pair) for pair, group in groupby(pairs)]
-        if len(equal) <= 2 * len(list(groupby(self.queries))):
-            return [Run(*run) for run in equal]
-        # a call for each costs more than some masked keys
-        runs, start = [], 0
-        for queries, group in groupby(pairs, key=lambda pair: pair[0]):
-            lengths = torch.tensor([keys for _, keys in group])  # (n,)
-            places = torch.arange(int(lengths.max()))
-            first = start + lengths.cumsum(0) - lengths
-            index = torch.minimum(first.unsqueeze(1) + places, (first + lengths - 1).unsqueeze(1)).flatten()
-            beyond = places >= lengths.unsqueeze(1)
-            mask = torch.zeros(beyond.shape).masked_fill(beyond, -torch.inf)[:, None, None]  # (n, 1, 1, keys)
-            runs.append(Run(len(lengths), queries, len(places), index, mask))
-            start += int(lengths.sum())
-        return runs
-
-    def for_flash_attention(self, device: torch.device) -> dict[str, Any]:
-        """The arguments by which transformers runs the variable-length kernels of flash attention; once for all layers."""
-        if self._bounds is None:
-            cumulated = (torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (self.queries, self.keys))
-            self._bounds = [bounds.to(device) for bounds in cumulated]
-        return {
-            "cu_seq_lens_q": self._bounds[0],
-            "cu_seq_lens_k": self._bounds[1],
-            "max_length_q": max(self.queries),
-            "max_length_k": max(self.keys),
-        }
-
-
 # ------------------------------------------------------------------------------------------------------------ dropout
 
 
@@ -635,28 +299,28 @@ def segmented_attention(
     key = key.repeat_interleave(module.num_key_value_groups, dim=1)
     value = value.repeat_interleave(module.num_key_value_groups, dim=1)
     query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # (N or M, H, d)
-    if segments.runs[0].key_index is not None:
-        index = torch.cat([run.key_index for run in segments.runs if run.key_index is not None])
+    if segments.blocks[0].key_index is not None:
+        index = torch.cat([block.key_index for block in segments.blocks if block.key_index is not None])
         key, value = key.index_select(0, index), value.index_select(0, index)
-    query_sizes = [run.count * run.queries for run in segments.runs]
-    key_sizes = [run.count * run.keys for run in segments.runs]
+    query_sizes = [block.count * block.queries for block in segments.blocks]
+    key_sizes = [block.count * block.keys for block in segments.blocks]
     outputs = []
     # split, and not slices, each of which would fill a gradient of the whole row with zeros
-    for run, *states in zip(
-        segments.runs, query.split(query_sizes), key.split(key_sizes), value.split(key_sizes), strict=True
+    for block, *states in zip(
+        segments.blocks, query.split(query_sizes), key.split(key_sizes), value.split(key_sizes), strict=True
     ):
-        mask = None if run.mask is None else run.mask.to(query.dtype)
+        mask = None if block.mask is None else block.mask.to(query.dtype)
         if attention_mask is not None:  # of self-attention, too
-            mask = attention_mask[..., : run.queries, : run.keys].to(query.dtype)
-        elif module.sliding_window is not None:  # of self-attention, whose runs have no masked keys
-            distance = torch.arange(run.queries).unsqueeze(-1) - torch.arange(run.keys)
+            mask = attention_mask[..., : block.queries, : block.keys].to(query.dtype)
+        elif module.sliding_window is not None:  # of self-attention, whose blocks have no masked keys
+            distance = torch.arange(block.queries).unsqueeze(-1) - torch.arange(block.keys)
             mask = distance.abs() < module.sliding_window
             mask = mask & (distance >= 0) if module.is_causal else mask
-        run_query, run_key, run_value = (part.unflatten(0, (run.count, -1)).transpose(1, 2) for part in states)
+        block_query, block_key, block_value = (part.unflatten(0, (block.count, -1)).transpose(1, 2) for part in states)
         output = nn.functional.scaled_dot_product_attention(  # (count, H, length, d)
-            run_query,
-            run_key,
-            run_value,
+            block_query,
+            block_key,
+            block_value,
             attn_mask=mask,
             dropout_p=dropout,
             is_causal=module.is_causal and mask is None,
@@ -1856,7 +1520,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
             total = nn.functional.mse_loss(logits.float(), labels, reduction="sum")
         else:
             total = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels, reduction="sum")
-        return _per_item(total, labels.numel(), kwargs.get("num_items_in_batch"))
+        return loss_per_item(total, labels.numel(), kwargs.get("num_items_in_batch"))
 
     @can_return_tuple
     def forward(

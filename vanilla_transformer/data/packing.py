@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from vanilla_transformer.modeling_vanilla_transformer import IGNORED, shift_right
+from vanilla_transformer.losses_vanilla_transformer import IGNORED, shift_right
 
 __all__ = ["PackPairs", "PackRows"]
 

@@ -11,8 +11,8 @@ from transformers import AutoConfig, EvalPrediction
 
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens
+from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.modeling_vanilla_transformer import (
-    IGNORED,
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )

@@ -9,8 +9,8 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData, load_texts
+from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.modeling_vanilla_transformer import (
-    IGNORED,
     VanillaTransformerForCausalLM,
     VanillaTransformerForMaskedLM,
 )

@@ -23,7 +23,8 @@ from vanilla_transformer.data.packing import PackRows
 from vanilla_transformer.data.preparation import iterate_texts
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData
-from vanilla_transformer.modeling_vanilla_transformer import IGNORED, VanillaTransformerPreTrainedModel
+from vanilla_transformer.losses_vanilla_transformer import IGNORED
+from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.tokenization import train_character_tokenizer, train_tokenizer, train_wordpiece_tokenizer
 from vanilla_transformer.training import RecipeError
 from vanilla_transformer.training.trainer import TokenTrainer
