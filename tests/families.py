@@ -88,7 +88,13 @@ def _untie(model: transformers.PreTrainedModel, name: str) -> transformers.PreTr
 
 
 STACKS = ("encoder_layers", "decoder_layers")
-MARIAN = {**ENCODER_DECODER, "pad_token_id": 59, "decoder_start_token_id": 59, "eos_token_id": 0, "forced_eos_token_id": 0}
+MARIAN = {
+    **ENCODER_DECODER,
+    "pad_token_id": 59,
+    "decoder_start_token_id": 59,
+    "eos_token_id": 0,
+    "forced_eos_token_id": 0,
+}
 BART = {**ENCODER_DECODER, "forced_bos_token_id": 0}
 FSMT = {
     **{name: value for name, value in ENCODER_DECODER.items() if name != "vocab_size"},
@@ -98,7 +104,15 @@ FSMT = {
 }
 T5 = {"vocab_size": 60, "d_model": 32, "d_kv": 6, "d_ff": 40, "num_heads": 4, "decoder_start_token_id": 0}
 T5_STACKS = ("num_layers", "num_decoder_layers")
-GPT2 = {"initializer_range": SPREAD, "vocab_size": 60, "n_embd": 32, "n_head": 4, "n_positions": 48, "bos_token_id": 1, "eos_token_id": 2}
+GPT2 = {
+    "initializer_range": SPREAD,
+    "vocab_size": 60,
+    "n_embd": 32,
+    "n_head": 4,
+    "n_positions": 48,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
 
 LANGUAGE_MODELS = {
     "marian": Case("MarianMTModel", {**MARIAN, "scale_embedding": True, "activation_function": "swish"}, 6, STACKS),
@@ -109,7 +123,9 @@ LANGUAGE_MODELS = {
         STACKS,
     ),
     "fsmt": Case("FSMTForConditionalGeneration", FSMT, 6, STACKS),
-    "fsmt-tied": Case("FSMTForConditionalGeneration", {**FSMT, "src_vocab_size": 60, "tie_word_embeddings": True}, 6, STACKS),
+    "fsmt-tied": Case(
+        "FSMTForConditionalGeneration", {**FSMT, "src_vocab_size": 60, "tie_word_embeddings": True}, 6, STACKS
+    ),
     "bart": Case("BartForConditionalGeneration", BART, 6, STACKS),
     "bart-scaled-untied": Case(
         "BartForConditionalGeneration", {**BART, "scale_embedding": True, "tie_word_embeddings": False}, 6, STACKS

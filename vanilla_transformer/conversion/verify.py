@@ -4,7 +4,6 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -98,24 +97,25 @@ def measure_equality(theirs: PreTrainedModel, ours: VanillaTransformerPreTrained
 
 
 def _compare_forward(
-    theirs: PreTrainedModel, ours: VanillaTransformerPreTrainedModel, batch: dict[str, torch.Tensor], measured: Equality
+    theirs: PreTrainedModel,
+    ours: VanillaTransformerPreTrainedModel,
+    batch: dict[str, torch.Tensor],
+    measured: Equality,
 ) -> None:
     their_inputs, our_inputs = {**batch, "use_cache": False}, {**batch, "use_cache": False}
     family, _ = family_of(theirs)
     masks = {"": "attention_mask", "decoder_": "decoder_attention_mask"}
-    for prefix, mask in masks.items():
-        if mask not in batch:
+    for prefix, name in masks.items():
+        if (mask := batch.get(name)) is None:
             continue
         if family.counts_padding:
-            places = torch.arange(batch[mask].shape[1], device=batch[mask].device).unsqueeze(0)
-            our_inputs[f"{prefix}position_ids"] = places.expand(len(batch[mask]), -1)
+            our_inputs[f"{prefix}position_ids"] = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
         elif ours.config.architecture == "decoder-only":
-            their_inputs["position_ids"] = (batch[mask].cumsum(-1) - 1).clamp(min=0)
+            their_inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
     if not ours.config.is_decoder and not ours.config.is_encoder_decoder:
         del their_inputs["use_cache"], our_inputs["use_cache"]
     one, other = (
-        model(**inputs, output_hidden_states=True)
-        for model, inputs in ((theirs, their_inputs), (ours, our_inputs))
+        model(**inputs, output_hidden_states=True) for model, inputs in ((theirs, their_inputs), (ours, our_inputs))
     )
     target = batch.get("decoder_attention_mask", batch["attention_mask"])
     states = {"hidden_states": batch["attention_mask"]}
@@ -137,9 +137,7 @@ def _largest(sofar: float, one: torch.Tensor, other: torch.Tensor, mask: torch.T
     return difference if difference != difference else max(sofar, difference)
 
 
-def _batch(
-    ours: VanillaTransformerPreTrainedModel, side: str, generator: torch.Generator
-) -> dict[str, torch.Tensor]:
+def _batch(ours: VanillaTransformerPreTrainedModel, side: str, generator: torch.Generator) -> dict[str, torch.Tensor]:
     """Random tokens, none of which is special, padded on one side."""
     config, device = ours.config, ours.device
     batch = {}

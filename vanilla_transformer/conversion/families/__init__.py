@@ -15,7 +15,6 @@ from .t5 import T5
 __all__ = ["FAMILIES"]
 
 FAMILIES = {
-    family.name: family
-    for family in (MARIAN, BART, FSMT, T5, BERT, ROBERTA, ALBERT, ELECTRA, GPT2, LLAMA, QWEN2)
+    family.name: family for family in (MARIAN, BART, FSMT, T5, BERT, ROBERTA, ALBERT, ELECTRA, GPT2, LLAMA, QWEN2)
 }
 """By `model_type`, in the order in which they are tried for a model of ours."""

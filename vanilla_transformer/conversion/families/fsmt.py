@@ -13,7 +13,9 @@ from .bart import FIXED, SAME, STACKS, both_stacks, decoder_settings, stack_link
 
 def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
     if config.pad_token_id is None:
-        raise ConversionError("fsmt: a model without pad_token_id cannot be converted, as its positions count from there.")
+        raise ConversionError(
+            "fsmt: a model without pad_token_id cannot be converted, as its positions count from there."
+        )
     source, target = config.src_vocab_size, config.tgt_vocab_size
     return {
         **both_stacks(config),

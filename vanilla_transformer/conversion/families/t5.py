@@ -95,7 +95,9 @@ T5 = Family(
         "tie_word_embeddings": "tie_word_embeddings",
         "use_cache": "use_cache",
     },
-    only={"is_decoder": Only(False, "a decoder on its own that can still look at a source is none of our architectures")},
+    only={
+        "is_decoder": Only(False, "a decoder on its own that can still look at a source is none of our architectures")
+    },
     to_ours=_to_ours,
     to_theirs=_to_theirs,
     copies={"shared.weight": "encoder.embed_tokens.weight"},
