@@ -16,6 +16,7 @@ from runs import reversed_words, save_translator
 from snippets import WITHOUT_PACKAGE
 from tiny import tiny_model
 from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
+from vanilla_transformer.training.ablation import Ablation
 from vanilla_transformer.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[1]
@@ -25,7 +26,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 SHELL = """
 set -euo pipefail
 vanilla-transformer() {
-  if [ "$1" = train ]; then
+  if [ "$1" = train ] || [ "$1" = ablate ]; then
     set -- "$@" tokenizer.vocab_size=280 training.max_steps=2 training.eval_strategy=no training.save_strategy=no \
       training.load_best_model_at_end=false model.num_hidden_layers=1 generation.num_beams=1 averaging.last=0
   fi
@@ -90,15 +91,24 @@ def test_commands_run(block, folder, environment):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    if "train" in block:
+    if "vanilla-transformer train" in block:
         assert (folder / "runs" / "mine" / "model.safetensors").is_file()
+    if "vanilla-transformer ablate" in block:
+        text = (folder / "runs" / "choices" / "ablation.md").read_text(encoding="utf-8")
+        cells = yaml.safe_load((ROOT / "scripts" / "recipes" / "multi30k_ablation.yaml").read_text())["ablation"][
+            "cells"
+        ]
+        assert all(f"| {name} |" in text for name in ("baseline", *cells)) and "failed" not in text
 
 
 def test_the_recipes_it_shows_are_some(folder):
     tiny_model("encoder-only").save_pretrained("runs/my-masked-lm")
-    translator, classifier = (Recipe.from_dict(yaml.safe_load(block)) for block in blocks("yaml"))
+    first, second, section = map(yaml.safe_load, blocks("yaml"))
+    translator, classifier = Recipe.from_dict(first), Recipe.from_dict(second)
     assert translator.generation["max_length_over_source"] == 50
     assert classifier.config().num_hidden_layers == 2 and classifier.config().dropout == 0.3
+    table = Ablation.from_dict({**first, **section})
+    assert len(table.cells) == 1 + 2 + 4 and table.seeds == [1, 2, 3]
 
 
 def test_it_names_no_removed_pipeline():

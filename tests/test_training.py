@@ -41,7 +41,9 @@ from vanilla_transformer.training.schedules import inverse_sqrt_factor, inverse_
 from vanilla_transformer.training.tasks import TASKS
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
 
-RECIPES = [*sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))]
+RECIPES = [
+    path for path in sorted((ROOT / "scripts" / "recipes").glob("*.yaml")) if "\nablation:" not in path.read_text()
+]
 RECIPES_FROM_SCRATCH = [path for path in RECIPES if "\nstart_from:" not in path.read_text()]
 
 
@@ -525,11 +527,13 @@ def test_the_folder_of_a_run_holds_everything(finished):
         "config.json",
         "configuration_vanilla_transformer.py",
         "curves.png",
+        "explanations_vanilla_transformer.py",
         "generation_config.json",
         "generation_vanilla_transformer.py",
         "metrics.json",
         "model.safetensors",
         "modeling_vanilla_transformer.py",
+        "presets_vanilla_transformer.py",
         "recipe.yaml",
         "tokenizer.json",
         "tokenizer_config.json",

@@ -46,7 +46,10 @@ __all__ = [
     "RecipeError",
     "StopSection",
     "TokenizerSection",
+    "build_section",
     "override_fields",
+    "read_values",
+    "set_field",
 ]
 
 
@@ -355,20 +358,12 @@ class Recipe:
             RecipeError: for a file that is missing or no YAML mapping, an unknown field (naming the nearest one), or a
                 value of the wrong type.
         """
-        path = Path(path)
-        if not path.is_file():
-            raise RecipeError(f"there is no recipe {path}; recipes of the project are in scripts/recipes.")
-        try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            where = getattr(error, "problem_mark", None)
-            line = f" at line {where.line + 1}" if where else ""
+        values = override_fields(read_values(path), overrides)
+        if "ablation" in values:
             raise RecipeError(
-                f"{path} is not valid YAML{line}: {getattr(error, 'problem', None) or error}."
-            ) from error
-        if not isinstance(values, dict):
-            raise RecipeError(f"{path} holds no recipe: it must be a mapping of fields to values.")
-        return cls.from_dict(override_fields(values, overrides))
+                f"{path} has an ablation section, so it is a recipe for many runs: vanilla-transformer ablate {path}"
+            )
+        return cls.from_dict(values)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
@@ -377,7 +372,7 @@ class Recipe:
         Raises:
             RecipeError: as for [`Recipe.load`].
         """
-        recipe = _build(cls, values, prefix="")
+        recipe = build_section(cls, values, prefix="")
         recipe.check()
         return recipe
 
@@ -721,8 +716,15 @@ def _known(given: Mapping[str, Any], choices: set[str], section: str) -> None:
             raise RecipeError(f"unknown field {section}.{name}; {_suggest(str(name), choices)}")
 
 
-def _build(section: type, values: Any, prefix: str) -> Any:
-    """A section from plain values, checked field by field."""
+def build_section(section: type, values: Any, prefix: str) -> Any:
+    """A dataclass of a recipe from plain values, checked field by field.
+
+    Args:
+        prefix: what comes before the names of fields in a sentence.
+
+    Raises:
+        RecipeError: for an unknown field, naming the nearest one, and for a value of the wrong type.
+    """
     fields = {f.name: f for f in dataclasses.fields(section)}
     if not isinstance(values, Mapping):
         raise RecipeError(f"{prefix.rstrip('.')} must be a mapping of fields to values, not {values!r}.")
@@ -733,7 +735,7 @@ def _build(section: type, values: Any, prefix: str) -> Any:
             raise RecipeError(f"unknown field {prefix}{name}; {_suggest(str(name), fields)}")
         hint = hints[name]
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            given[name] = _build(hint, {} if value is None else value, f"{prefix}{name}.")
+            given[name] = build_section(hint, {} if value is None else value, f"{prefix}{name}.")
         else:
             given[name] = _typed(value, hint, f"{prefix}{name}")
     missing = [
@@ -763,6 +765,26 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
     return value
 
 
+def read_values(path: str | Path) -> dict[str, Any]:
+    """The plain values of a recipe file.
+
+    Raises:
+        RecipeError: for a file that is missing or no YAML mapping.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise RecipeError(f"there is no recipe {path}; recipes of the project are in scripts/recipes.")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" at line {where.line + 1}" if where else ""
+        raise RecipeError(f"{path} is not valid YAML{line}: {getattr(error, 'problem', None) or error}.") from error
+    if not isinstance(values, dict):
+        raise RecipeError(f"{path} holds no recipe: it must be a mapping of fields to values.")
+    return values
+
+
 def override_fields(values: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """The values of a recipe with `name=value` overrides applied; dots in a name lead into sections.
 
@@ -786,6 +808,15 @@ def _override(values: dict[str, Any], override: str) -> None:
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             value = float(value)  # YAML reads 5e-3 as text
+    set_field(values, name, value)
+
+
+def set_field(values: dict[str, Any], name: str, value: Any) -> None:
+    """Set a field in the plain values of a recipe; dots in its name lead into sections.
+
+    Raises:
+        RecipeError: where what should be a section is a value.
+    """
     *sections, last = name.split(".")
     for section in sections:
         values = values.setdefault(section, {})

@@ -1,0 +1,605 @@
+"""Ablations: what each choice of a recipe is worth, as a table of runs on the same data, for as long.
+
+    ablation:
+      seeds: [1, 2, 3]                            # optional; else the recipe's own
+      cells:                                      # each is the recipe with a few fields changed
+        pre-norm: {model.norm_position: pre}
+        SwiGLU: {model.hidden_act: silu, model.gated_feed_forward: true, model.intermediate_size: 170}
+      grid:                                       # optional: every choice of each axis with every one of the others
+        model.norm_position: [post, pre]
+        norm: {LayerNorm: {}, RMSNorm: {model.norm_type: rmsnorm}}
+
+The rest of the file is a recipe like any other and the first row of the table, the baseline that all others are compared
+with. Every run is one of `run_recipe`, in a folder of its own.
+"""
+
+import copy
+import gc
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
+from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER, STATE, find_checkpoints
+from vanilla_transformer.training.plots import plot_ablation
+from vanilla_transformer.training.recipe import Recipe, build_section, override_fields, read_values, set_field
+from vanilla_transformer.training.run import DIVERGED, METRICS, RECIPE, run_recipe, training_arguments
+from vanilla_transformer.training.saving import PARTIAL, whole_files, whole_folder
+from vanilla_transformer.training.tasks import Task
+
+__all__ = ["Ablation", "AblationSection", "Cell", "markdown_table", "print_table", "run_ablation"]
+
+BASELINE, TOKENIZER = "baseline", "tokenizer"
+VALUES, TABLE, TEXT, PICTURE = "ablation.yaml", "ablation.json", "ablation.md", "ablation.png"
+
+# what must be the same in all cells, or they could not be compared, and what the table sets itself
+_SAME_FOR_ALL = (
+    "task",
+    "seed",
+    "max_minutes",
+    "data.train",
+    "data.validation",
+    "data.test",
+    "evaluation",
+    "training.max_steps",
+    "training.num_train_epochs",
+)
+_QUANTITIES = ("updates", "minutes", "tokens_per_second", "validation_loss", "score")
+_COMPARED = ("validation_loss", "score")
+_MEASURED = ("updates", "minutes", "tokens/s")
+
+
+@dataclass
+class AblationSection:
+    """What an ablation trains beside the recipe itself.
+
+    Attributes:
+        cells: by name, the fields that are changed, such as `model.norm_position: pre`.
+        grid: axes, of which every choice is combined with every one of the others. An axis is a field and a list of its
+            values, or any name and its choices as in `cells`. A combination that changes nothing is the baseline.
+        seeds: of the runs of each cell; None for the recipe's own. With several, the table has means and standard
+            deviations.
+    """
+
+    cells: dict[str, Any] = field(default_factory=dict)
+    grid: dict[str, Any] = field(default_factory=dict)
+    seeds: list[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of the table: what it changes in the recipe, and its recipe for each seed."""
+
+    name: str
+    changes: dict[str, Any]
+    recipes: dict[int, Recipe]
+
+    @property
+    def has_own_tokens(self) -> bool:
+        """Whether it turns text into other tokens than the baseline does."""
+        return any(name.startswith("tokenizer.") or name == "start_from" for name in self.changes)
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """A table of runs.
+
+    Attributes:
+        recipe: without the ablation section.
+        cells: the baseline, then the others in their order.
+        seeds: of the runs of each cell.
+        values: plain, of the whole file.
+    """
+
+    recipe: Recipe
+    cells: list[Cell]
+    seeds: list[int]
+    values: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.recipe.output_dir)
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: Iterable[str] = ()) -> "Ablation":
+        """Read a recipe with an ablation section and apply `name=value` overrides.
+
+        Raises:
+            RecipeError: for what [`Recipe.load`] refuses, in the recipe or in a cell, which is named; for a cell that is
+                the baseline or another cell over again; for a cell that changes what all must have in common.
+        """
+        values = override_fields(read_values(path), overrides)
+        if "ablation" not in values:
+            raise RecipeError(
+                f"{path} has no ablation section; add one with the cells of the table, or train the recipe with "
+                f"vanilla-transformer train {path}"
+            )
+        return cls.from_dict(values)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Ablation":
+        """Build and check an ablation.
+
+        Raises:
+            RecipeError: as for [`Ablation.load`].
+        """
+        plain = {name: value for name, value in values.items() if name != "ablation"}
+        section: AblationSection = build_section(AblationSection, values.get("ablation") or {}, "ablation.")
+        recipe = Recipe.from_dict(plain)
+        if recipe.training.get("push_to_hub"):
+            raise RecipeError("training.push_to_hub would push every cell of an ablation to one place; leave it out.")
+        seeds = [recipe.seed] if section.seeds is None else section.seeds
+        if not seeds or any(type(seed) is not int for seed in seeds) or len(set(seeds)) < len(seeds):
+            raise RecipeError(
+                f"ablation.seeds={seeds!r} must be a list of different whole numbers, such as [1, 2, 3]."
+            )
+        names = {BASELINE: {}, **{_name(name): _changes(name, c) for name, c in section.cells.items()}}
+        cells = [Cell(name, c, {seed: _recipe(plain, name, c, seed) for seed in seeds}) for name, c in names.items()]
+        known = [(cell.name, _identity(cell.recipes[seeds[0]])) for cell in cells]
+        for name, changes in _combinations(section.grid):
+            recipes = {seed: _recipe(plain, name, changes, seed) for seed in seeds}
+            if _identity(recipes[seeds[0]]) != known[0][1]:
+                cells.append(Cell(name, changes, recipes))
+                known.append((name, _identity(recipes[seeds[0]])))
+        for number, (name, identity) in enumerate(known):
+            other = next((earlier for earlier, same in known[:number] if same == identity), None)
+            if other == BASELINE:
+                raise RecipeError(
+                    f"ablation cell {name!r} is the baseline over again: {_words(cells[number].changes)} is what the "
+                    "recipe has; leave it out."
+                )
+            if other is not None:
+                raise RecipeError(f"ablation cells {other!r} and {name!r} are the same model and run; leave one out.")
+        if len(cells) == 1:
+            raise RecipeError("the ablation has no cell beside the baseline; name one in ablation.cells.")
+        folders = [_folder(r).name.casefold() for cell in cells for r in cell.recipes.values()]
+        if len(set(folders)) < len(folders):
+            twice = next(folder for folder in folders if folders.count(folder) > 1)
+            raise RecipeError(f"two runs of the ablation would have one folder, {twice!r}; name the cells otherwise.")
+        return cls(recipe, cells, seeds, copy.deepcopy(dict(values)))
+
+    def runs(self) -> Iterator[tuple[Cell, int]]:
+        """Every run: the whole table with the first seed, then with the next."""
+        return ((cell, seed) for seed in self.seeds for cell in self.cells)
+
+
+def _folder(recipe: Recipe) -> Path:
+    return Path(recipe.output_dir)
+
+
+def _name(name: Any) -> str:
+    """The name of a cell, which is that of its folder, too."""
+    taken = {BASELINE, TOKENIZER, PARTIAL, VALUES, TABLE, TEXT, PICTURE}
+    if not isinstance(name, str):
+        raise RecipeError(f"ablation cell {name!r}: a name must be text; put it in quotation marks.")
+    if name.casefold() in taken or not re.fullmatch(r"\w[\w .,+=()-]*", name):
+        raise RecipeError(
+            f"ablation cell {name!r}: the name is that of a folder, made of letters, digits and any of ' .,+=()-', and "
+            f"none of {', '.join(sorted(taken))}; choose another."
+        )
+    return name
+
+
+def _changes(name: str, given: Any) -> dict[str, Any]:
+    """The changed fields of a cell by their names with dots; those of a whole section may stand in a mapping."""
+    if not isinstance(given, Mapping):
+        raise RecipeError(
+            f"ablation cell {name!r} must be a mapping of fields to values, such as {{model.norm_position: pre}}, not "
+            f"{given!r}."
+        )
+    sections = {f.name for f in fields(Recipe)}
+    changes: dict[str, Any] = {}
+    for key, value in given.items():
+        inner = isinstance(value, Mapping) and key in sections
+        changes |= {f"{key}.{k}": v for k, v in value.items()} if inner else {str(key): value}
+    for key in changes:
+        if key.partition(".")[0] in ("output_dir", "card"):
+            raise RecipeError(f"ablation cell {name!r}: {key} is set by the ablation; leave it out.")
+        if any(f"{key}.".startswith(f"{same}.") for same in _SAME_FOR_ALL):
+            remedy = "give ablation.seeds" if key == "seed" else "set it in the recipe"
+            raise RecipeError(
+                f"ablation cell {name!r}: {key} must be the same in all cells, or they could not be compared; {remedy}."
+            )
+    return changes
+
+
+def _combinations(grid: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names and changes of the cells of a grid."""
+    axes = []
+    for axis, choices in grid.items():
+        if isinstance(choices, list):
+            short = str(axis).rpartition(".")[2]
+            choices = {f"{short}={choice}": {axis: choice} for choice in choices}
+        if not isinstance(choices, Mapping) or not choices:
+            raise RecipeError(
+                f"ablation.grid.{axis} must be a list of the values of a field, or a mapping of names to changes, not "
+                f"{choices!r}."
+            )
+        axes.append([(_name(name), _changes(name, changes)) for name, changes in choices.items()])
+    for chosen in itertools.product(*axes):
+        changes: dict[str, Any] = {}
+        for _, more in chosen:
+            if clash := changes.keys() & more.keys():
+                raise RecipeError(f"ablation.grid: {clash.pop()} is changed by two axes; change it in one.")
+            changes |= more
+        if changes:
+            yield " + ".join(name for name, _ in chosen), changes
+
+
+def _recipe(plain: dict[str, Any], name: str, changes: dict[str, Any], seed: int) -> Recipe:
+    """The recipe of one run; its tokenizer is the one that all share, unless the recipe or the cell says otherwise."""
+    values = copy.deepcopy(plain)
+    first = values.get("seed", Recipe.seed)
+    try:
+        for key, value in changes.items():
+            set_field(values, key, copy.deepcopy(value))
+        folder = Path(values["output_dir"])
+        # without a number for the recipe's own seed, so that others can be added to a table that is there
+        values["output_dir"] = str(folder / (name if seed == first else f"{name}-seed-{seed}"))
+        values["seed"] = seed
+        set_field(values, "card.title", f"{values.get('card', {}).get('title') or folder.name}: {name}")
+        own = any(key.startswith("tokenizer") for key in changes) or values.get("start_from") is not None
+        if not own and (values.get("tokenizer") or {}).get("path") is None:
+            set_field(values, "tokenizer.path", str(folder / TOKENIZER))
+        return Recipe.from_dict(values)
+    except RecipeError as error:
+        raise RecipeError(f"ablation cell {name!r}: {error}") from error
+
+
+def _identity(recipe: Recipe) -> dict[str, Any]:
+    """What makes a run, in whatever way it is written down."""
+    values = recipe.to_dict() | {"model": recipe.config().to_dict(), "output_dir": None, "card": None}
+    values["tokenizer"].pop("path")
+    return values
+
+
+def _words(changes: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name}={json.dumps(value) if isinstance(value, bool) else value}" for name, value in changes.items()
+    )
+
+
+# The runs ------------------------------------------------------------------------------------------------------------
+
+
+def run_ablation(
+    ablation: Ablation, *, resume: bool = False, overwrite: bool = False, say: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Train every cell, one after the other, and write `ablation.json`, `ablation.md` and `ablation.png`.
+
+    They are written again after every run. A run that diverges or fails does not keep the others from theirs.
+
+    Args:
+        ablation: the table.
+        resume: keep the runs that are finished or have diverged, go on with the one that was interrupted, and train those
+            that failed or are not there yet.
+        overwrite: delete the ablation in the output folder.
+        say: receives lines of progress for people.
+
+    Returns:
+        What `ablation.json` holds.
+
+    Raises:
+        RecipeError, FileNotFoundError, ValueError: before any training, for what `run_recipe` refuses in the recipe or in
+            a cell, for data that cannot be read, and for an output folder that holds something, unless `resume` or
+            `overwrite` says what to do with it.
+        RunInterrupted: on Ctrl-C during training.
+    """
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise RecipeError("an ablation runs in one process; start it without accelerate launch or torchrun.")
+    folder = ablation.folder
+    _check_folder(folder, resume=resume, overwrite=overwrite)
+    for cell, seed in ablation.runs():
+        recipe = cell.recipes[seed]
+        try:
+            training_arguments(recipe)
+        except RecipeError as error:
+            raise RecipeError(f"ablation cell {cell.name!r}: {error}") from error
+        begun = _folder(recipe) / RECIPE
+        changed = recipe.changes_since(Recipe.load(begun)) if resume and begun.is_file() else []
+        if changed:
+            raise RecipeError(
+                f"--resume goes on with the runs as they were begun, but {', '.join(changed)} of cell {cell.name!r} "
+                f"differ{'s' if len(changed) == 1 else ''} from {begun}; set back what changed, or delete that folder."
+            )
+    task = ablation.recipe.new_task()
+    ready = folder / TOKENIZER if resume and (folder / TOKENIZER).is_dir() else None
+    task.read(ablation.recipe.data_parts(), ready, say)
+    parameters = {cell.name: _count_parameters(cell, task) for cell in ablation.cells}
+    if overwrite and folder.is_dir():
+        shutil.rmtree(folder)
+    with whole_files(folder) as partial:
+        text = yaml.safe_dump(ablation.values, sort_keys=False, allow_unicode=True, width=119)
+        (partial / VALUES).write_text(text, encoding="utf-8")
+    if ready is None:
+        with whole_folder(folder / TOKENIZER) as partial:
+            task.save(partial)
+
+    results: dict[tuple[str, int], dict[str, Any]] = {}
+    number = len(ablation.cells) * len(ablation.seeds)
+    for position, (cell, seed) in enumerate(ablation.runs(), start=1):
+        what = _words(cell.changes) or "the recipe as it is"
+        say(f"run {position} of {number}: {cell.name}, seed {seed} ({what})")
+        results[cell.name, seed] = _run(cell.recipes[seed], resume, say)
+        table = _table(ablation, task, results, parameters)
+        _write(folder, table, say if position == number else lambda line: None)
+    return table
+
+
+def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
+    if resume and overwrite:
+        raise RecipeError("--resume goes on with an ablation and --overwrite deletes it; give one of them.")
+    if folder.exists() and not folder.is_dir():
+        raise RecipeError(f"output_dir {folder} is a file; name a folder.")
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} <= {PARTIAL}:
+        return
+    if not (folder / VALUES).is_file():
+        raise RecipeError(f"output_dir {folder} holds files but no ablation; name another folder.")
+    if not resume and not overwrite:
+        raise RecipeError(
+            f"output_dir {folder} is not empty; give --resume to go on with the ablation in it, --overwrite to start it "
+            "again, or output_dir=... for another folder."
+        )
+
+
+def _count_parameters(cell: Cell, task: Task) -> int | None:
+    """Of a cell's model, also where its run fails; None where its vocabulary is not yet known."""
+    if cell.has_own_tokens:
+        return None
+    recipe = next(iter(cell.recipes.values()))
+    with torch.device("meta"):
+        return type(task).head(recipe.config(**task.config_fields())).num_parameters()
+
+
+def _run(recipe: Recipe, resume: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """Train one run, unless it has been; what became of it, for the table."""
+    folder = _folder(recipe)
+    status, reason = "finished", None
+    if resume and (folder / DIVERGED).is_file():
+        diverged = json.loads((folder / DIVERGED).read_text(encoding="utf-8"))
+        status, reason = "diverged", f"diverged at update {diverged['update']}: {diverged['reason']}"
+        say(f"{folder} has {reason}; delete it to train it again")
+    elif resume and (folder / STATE).is_file() and Recipe.load(folder / RECIPE) == recipe:
+        say(f"{folder} is finished")
+    else:
+        try:
+            run_recipe(recipe, resume=resume, say=say)
+        except RunInterrupted:
+            raise
+        except DivergedError as error:
+            status, reason = "diverged", f"diverged at update {error.update}: {error.reason}"
+        except Exception as error:  # whatever it is, the other cells are trained, and it stands in the table
+            own = isinstance(error, (RecipeError, OSError, ValueError))
+            status, reason = "failed", " ".join(f"{'' if own else type(error).__name__ + ': '}{error}".split())
+        if reason:
+            say(reason)
+        gc.collect()  # a trainer and its model refer to each other
+    return {"status": status, "reason": reason, **_facts(folder, status)}
+
+
+def _facts(folder: Path, status: str) -> dict[str, Any]:
+    """What a run has left in its folder: all that there is of one that did not finish."""
+    facts: dict[str, Any] = {"metrics": None}
+    states = [folder / STATE, *(checkpoint / STATE for checkpoint in reversed(find_checkpoints(folder)))]
+    state = next((path for path in states if path.is_file()), None)
+    history = [] if state is None else json.loads(state.read_text(encoding="utf-8"))["log_history"]
+    facts["curve"] = [
+        [entry["step"], entry["eval_loss"]] for entry in history if math.isfinite(entry.get("eval_loss", math.nan))
+    ]
+    if status == "finished":
+        facts["metrics"] = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+    return facts
+
+
+# The table -----------------------------------------------------------------------------------------------------------
+
+
+def _table(
+    ablation: Ablation,
+    task: Task,
+    results: dict[tuple[str, int], dict[str, Any]],
+    parameters: dict[str, int | None],
+) -> dict[str, Any]:
+    """What `ablation.json` holds: means over the seeds, differences to the baseline, and every run."""
+    test = next(iter(ablation.recipe.data.test), None)
+    finished = [result["metrics"] for result in results.values() if result["metrics"]]
+    score = _score_facts(task, finished[0], test) if finished else None
+    rows: list[dict[str, Any]] = []
+    for cell in ablation.cells:
+        runs, counted = [], parameters[cell.name]
+        for seed, recipe in cell.recipes.items():
+            result = results.get(
+                (cell.name, seed), {"status": "waiting", "reason": None, "metrics": None, "curve": []}
+            )
+            metrics, curve = result["metrics"], result["curve"]
+            training = metrics["training"] if metrics else {}
+            run = {"seed": seed, "folder": recipe.output_dir, "status": result["status"], "reason": result["reason"]}
+            run |= {name: training.get(name) for name in ("updates", "minutes", "tokens_per_second")}
+            run["validation_loss"] = min((loss for _, loss in curve), default=None) if metrics else None
+            run["score"] = _scored(metrics, test)[score["key"]] if metrics and score else None
+            runs.append({**run, "curve": curve})
+            counted = training.get("parameters", counted)
+        row: dict[str, Any] = {"name": cell.name, "changes": cell.changes, "parameters": counted}
+        for name in _QUANTITIES:
+            row |= _mean(name, [run[name] for run in runs])
+        for name in _COMPARED:
+            pairs = [(run[name], base[name]) for run, base in zip(runs, rows[0]["runs"] if rows else [], strict=False)]
+            row |= _mean(f"{name}_delta", [a - b for a, b in pairs if a is not None and b is not None])
+        rows.append({**row, "own_tokens": cell.has_own_tokens, "runs": runs})
+    return {
+        "title": ablation.recipe.card.title or ablation.folder.name,
+        "task": ablation.recipe.task,
+        "seeds": ablation.seeds,
+        "score": score,
+        "cells": rows,
+        "hardware": finished[0]["hardware"] if finished else None,
+    }
+
+
+def _scored(metrics: dict[str, Any], test: str | None) -> dict[str, Any]:
+    """Scores on the first test set or, where there is none, of the kept weights on the validation data."""
+    model = metrics["model"]
+    return model["validation"][model["weights"]] if test is None else metrics["test"][test]
+
+
+def _score_facts(task: Task, metrics: dict[str, Any], test: str | None) -> dict[str, Any]:
+    """The task's main score: its key, heading, name with all that makes it comparable, data and direction."""
+    key, label, _ = task.results(_scored(metrics, test))[0]
+    return {
+        "key": key,
+        "heading": label.partition(" (")[0],
+        "label": label,
+        "data": test or "validation",
+        "percent": any(column.key == key and "%" in column.format for column in task.score_columns),
+        "lower_is_better": key in LOWER_IS_BETTER,
+    }
+
+
+def _mean(name: str, given: list[float | None]) -> dict[str, float | None]:
+    """Mean and, of several, sample standard deviation of what is known."""
+    values = [value for value in given if value is not None]
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return {name: statistics.fmean(values) if values else None, f"{name}_spread": spread}
+
+
+def _write(folder: Path, table: dict[str, Any], say: Callable[[str], None]) -> None:
+    with whole_files(folder) as partial:
+        (partial / TABLE).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        drawn = plot_ablation(table, partial / PICTURE)
+        (partial / TEXT).write_text(markdown_table(table, PICTURE if drawn else None), encoding="utf-8")
+    if not drawn:
+        say(f"{PICTURE} was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings.")
+    say(f"finished: {folder / TEXT}")
+
+
+def _columns(table: dict[str, Any]) -> list[str]:
+    score = table["score"] or {"heading": "score", "data": "", "percent": False}
+    heading = f"{score['heading']}{' (%)' if score['percent'] else ''}, {score['data']}".removesuffix(", ")
+    return ["cell", "what differs", "parameters", *_MEASURED, "validation loss", "Δ loss", heading, "Δ"]
+
+
+def _texts(table: dict[str, Any]) -> list[list[str]]:
+    """The rows of the table as they are shown."""
+    score = table["score"] or {"percent": False, "key": ""}
+    scale, digits = (100 if score["percent"] else 1), (4 if score["key"] in LOWER_IS_BETTER else 2)
+
+    def written(row: dict[str, Any], name: str, form: str, scale: float = 1) -> str:
+        if row[name] is None:
+            return "–"
+        text = format(scale * row[name], f"{'+' if name.endswith('_delta') else ''}{form}")
+        spread = row[f"{name}_spread"] if name.startswith(_COMPARED) else None
+        return text if spread is None else f"{text} ± {scale * spread:{form}}"
+
+    rows = []
+    for row in table["cells"]:
+        unfinished = [run["status"] for run in row["runs"] if run["status"] != "finished"]
+        scored = written(row, "score", f".{digits}f", scale)
+        if len(unfinished) == len(row["runs"]):
+            scored = unfinished[0]
+        rows.append(
+            [
+                row["name"],
+                _words(row["changes"]) or "–",
+                "–" if row["parameters"] is None else f"{row['parameters']:,}",
+                written(row, "updates", ",.0f"),
+                written(row, "minutes", ".1f"),
+                written(row, "tokens_per_second", ",.0f"),
+                written(row, "validation_loss", ".4f"),
+                written(row, "validation_loss_delta", ".4f"),
+                scored,
+                written(row, "score_delta", f".{digits}f", scale),
+            ]
+        )
+    return rows
+
+
+def _notes(table: dict[str, Any]) -> list[str]:
+    """What has to be known to read the table, and what became of runs that did not finish."""
+    score, seeds = table["score"], table["seeds"]
+    notes = [
+        "Validation loss is the lowest of a run's evaluations, in nats, without label smoothing; Δ is to the baseline."
+    ]
+    if score and score["label"] != score["heading"]:
+        notes.append(f"Scores are {score['label']}.")
+    if len(seeds) > 1:
+        notes.append(
+            f"Means of the seeds {', '.join(map(str, seeds))} ± standard deviation; Δ is between runs of the same seed."
+        )
+    else:
+        notes.append("One seed: how far runs differ by chance is not known; ablation.seeds=[1,2,3] would tell.")
+    if own := [row["name"] for row in table["cells"] if row["own_tokens"]]:
+        notes.append(
+            f"Losses per token of {', '.join(own)}, which has tokens of its own, do not compare with the others."
+        )
+    for row in table["cells"]:
+        for run in row["runs"]:
+            seed = f", seed {run['seed']}" if len(seeds) > 1 else ""
+            if run["reason"]:
+                notes.append(f"{row['name']}{seed}: {run['reason']}")
+    return notes
+
+
+def markdown_table(table: dict[str, Any], picture: str | None = None) -> str:
+    """The text of `ablation.md`.
+
+    Args:
+        table: what `ablation.json` holds.
+        picture: a file to show under the table.
+    """
+
+    def line(texts: Iterable[str]) -> str:
+        return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+
+    columns = _columns(table)
+    lines = [f"# {table['title']}", "", line(columns), f"|{'---|' * 2}{'---:|' * (len(columns) - 2)}"]
+    lines += [line(texts) for texts in _texts(table)]
+    lines += ["", *(f"- {note}" for note in _notes(table))]
+    if hardware := table["hardware"]:
+        threads = f"{hardware['threads']} thread{'s' if hardware['threads'] > 1 else ''}"
+        lines += [f"- Trained on {hardware['device']} ({hardware['machine']}, {threads}), torch {hardware['torch']}."]
+    if picture:
+        lines += ["", f"![validation loss and differences to the baseline]({picture})"]
+    return "\n".join(lines) + "\n"
+
+
+def print_table(table: dict[str, Any], console: Console | None = None) -> None:
+    """Print the table; a narrow terminal gets its results in columns, and what differs below.
+
+    Args:
+        table: what `ablation.json` holds.
+        console: of rich; by default standard output, with room for whole lines where that is no terminal.
+    """
+    if console is None:
+        console = Console()
+        if not console.is_terminal:
+            console.width = 180
+    narrow = console.width < 150
+    columns, rows = _columns(table), _texts(table)
+    shown = Table(title=Text(table["title"]))
+    kept = [n for n, column in enumerate(columns) if not narrow or column not in ("what differs", *_MEASURED)]
+    for number in kept:
+        shown.add_column(
+            Text(columns[number]),
+            justify="left" if number < 2 else "right",
+            min_width=None if columns[number] == "what differs" else max(len(row[number]) for row in rows),
+        )
+    for row in rows:
+        shown.add_row(*(Text(row[number]) for number in kept))
+    console.print(shown)
+    differences = [f"{row['name']}: {_words(row['changes'])}" for row in table["cells"][1:]] if narrow else []
+    for note in [*differences, *_notes(table)]:
+        console.print(note, highlight=False, soft_wrap=True, markup=False)
