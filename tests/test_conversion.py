@@ -2,6 +2,9 @@
 
 import copy
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,25 +13,17 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 import vanilla_transformer as vt
-from families import LANGUAGE_MODELS, OTHER_MODELS
+from families import ALL_MODELS, LANGUAGE_MODELS, build, save_with_tokenizer
+from hub_server import HubServer
 from tiny import tiny_model
 from vanilla_transformer import cli
 from vanilla_transformer.conversion import ConversionError, from_transformers, to_transformers
 from vanilla_transformer.conversion.families import FAMILIES
 from vanilla_transformer.conversion.folders import convert_folder
 from vanilla_transformer.conversion.verify import check_equality, measure_equality
-from vanilla_transformer.tokenization import train_tokenizer
 
-ALL_MODELS = {**LANGUAGE_MODELS, **OTHER_MODELS}
-# transformers sizes the cache of T5's decoder by the depth of the encoder, so the decoder must not be the deeper one
-DEPTHS = {1: 2, 2: (3, 2)}
 # weights of theirs that no layer reads, so that they do not come back
 UNREAD = {"bart-scaled-untied": {"model.shared.weight"}, "bert-untied": {"cls.predictions.bias"}}
-
-
-def build(name, **changes):
-    case = ALL_MODELS[name]
-    return case.model(DEPTHS[len(case.depths)], **changes)
 
 
 def silent(line):
@@ -414,13 +409,6 @@ def run(*arguments):
     return stopped.value.code
 
 
-def save_with_tokenizer(name, folder):
-    theirs = build(name, vocab_size=280)
-    theirs.save_pretrained(folder)
-    train_tokenizer([f"{n} cats and {n * n} dogs" for n in range(100)], 280).save_pretrained(folder)
-    return theirs
-
-
 def test_the_command_converts_model_and_tokenizer_and_back(tmp_path, capsys):
     theirs = save_with_tokenizer("bart", tmp_path / "bart")
     assert run(tmp_path / "bart", tmp_path / "ours") == 0
@@ -477,6 +465,31 @@ def test_mistakes_end_in_one_sentence(arguments, said, tmp_path, capsys):
     assert not (tmp_path / "new").exists()
 
 
+def test_a_revision_on_the_hub(tmp_path):
+    """In processes of their own, as the address of the Hub is read on import."""
+    with HubServer() as hub:
+        for branch, seed in (("main", 0), ("older", 1)):
+            save_with_tokenizer("gpt2", tmp_path / branch, seed=seed)
+            files = {path.name: path.read_bytes() for path in (tmp_path / branch).iterdir()}
+            if branch == "main":
+                hub.put("them/gpt2", files)
+            hub.repositories["them/gpt2"].add(branch, files, "weights")
+        of_hub = {
+            "HF_ENDPOINT": hub.url,
+            "HF_TOKEN": hub.TOKEN,
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_OFFLINE": "0",
+        }
+        code = "import sys; from vanilla_transformer.cli import main; main(sys.argv[1:])"
+        for name, options in (("main", []), ("older", ["--revision", "older"])):
+            command = [sys.executable, "-c", code, "convert", "them/gpt2", str(tmp_path / f"of-{name}"), *options]
+            done = subprocess.run(command, env={**os.environ, **of_hub}, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            ours = vt.VanillaTransformerForCausalLM.from_pretrained(tmp_path / f"of-{name}")
+            theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / name)
+            check_equality(theirs, ours)
+
+
 def test_a_model_without_tokenizer_is_converted_with_a_word(tmp_path):
     build("bert").save_pretrained(tmp_path / "theirs")
     lines = []
@@ -485,7 +498,7 @@ def test_a_model_without_tokenizer_is_converted_with_a_word(tmp_path):
     assert (tmp_path / "deep" / "ours" / "model.safetensors").is_file()
 
 
-def test_a_tokenizer_that_needs_sentencepiece_says_so(tmp_path, monkeypatch):
+def test_a_tokenizer_that_needs_sentencepiece_says_so(tmp_path):
     build("marian").save_pretrained(tmp_path / "theirs")
     (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MarianTokenizer"}))
     for name in ("source.spm", "target.spm"):
