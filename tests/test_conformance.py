@@ -404,7 +404,8 @@ def test_br51_exported_model_is_the_model_at_every_length(architecture, position
         before = program(*inputs)
         inputs[-1 if architecture == "encoder-decoder" else 0][:, -1] = 41
         after = program(*inputs)
-        assert_close(after[:, :-1], before[:, :-1], atol=0)
+        first = 2 if masked and architecture == "decoder-only" else 0  # what stands at padding means nothing
+        assert_close(after[:, first:-1], before[:, first:-1], atol=0)
         assert not torch.allclose(after[:, -1], before[:, -1])
 
 
