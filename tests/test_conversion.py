@@ -19,6 +19,7 @@ from tiny import tiny_model
 from vanilla_transformer import cli
 from vanilla_transformer.conversion import ConversionError, from_transformers, to_transformers
 from vanilla_transformer.conversion.families import FAMILIES
+from vanilla_transformer.conversion.family import differences, shape_of
 from vanilla_transformer.conversion.folders import convert_folder
 from vanilla_transformer.conversion.verify import check_equality, measure_equality
 
@@ -183,6 +184,50 @@ def test_ties_are_those_of_the_weights():
     assert untied.lm_head.weight is not untied.model.decoder.embed_tokens.weight
     back = to_transformers(untied)
     assert back.lm_head.weight is not back.shared.weight and not back.config.scale_decoder_outputs
+
+
+BART_BASE = {
+    "d_model": 768,
+    **{
+        f"{stack}_{name}": value
+        for stack in ("encoder", "decoder")
+        for name, value in (("layers", 6), ("ffn_dim", 3072))
+    },
+    **{f"{stack}_attention_heads": 12 for stack in ("encoder", "decoder")},
+}
+# settings of the published files, where they are not the defaults of transformers
+PUBLISHED = {
+    "bert-base": ("bert", {}),
+    "roberta-base": ("roberta", {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}),
+    "albert-base": ("albert", {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}),
+    "electra-small": ("electra", {}),
+    "bart-large": ("bart", {}),
+    "bart-base": ("bart", BART_BASE),
+    "t5-small": ("t5", {}),
+    "gpt2": ("gpt2", {}),
+    "llama-2-7b": ("llama", {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}),
+    "llama-3-8b": (
+        "llama",
+        {
+            "vocab_size": 128256,
+            "num_key_value_heads": 8,
+            "intermediate_size": 14336,
+            "max_position_embeddings": 8192,
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_presets_are_what_published_configurations_become(preset):
+    name, settings = PUBLISHED[preset]
+    family = FAMILIES[name]
+    model_class = getattr(transformers, next(iter(family.heads)))
+    ours = vt.VanillaTransformerConfig(**family.fields(model_class.config_class(**settings)))
+    expected = vt.VanillaTransformerConfig.from_preset(preset)
+    assert differences(shape_of(ours, True), shape_of(expected, True)) == []
 
 
 # ------------------------------------------------------------------------------------- what is left out, and refused
@@ -504,6 +549,8 @@ def test_a_tokenizer_that_needs_sentencepiece_says_so(tmp_path):
     for name in ("source.spm", "target.spm"):
         (tmp_path / "theirs" / name).write_bytes(b"")
     (tmp_path / "theirs" / "vocab.json").write_text(json.dumps({"</s>": 0, "<unk>": 1, "<pad>": 59}))
-    with pytest.raises(ConversionError, match="pip install sentencepiece"):
+    with pytest.raises(
+        ConversionError, match="needs sentencepiece, which is not installed; `pip install sentencepiece`"
+    ):
         convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lambda line: None)
     assert not (tmp_path / "ours").exists()

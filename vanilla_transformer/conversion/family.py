@@ -11,7 +11,7 @@ from vanilla_transformer.configuration_vanilla_transformer import VanillaTransfo
 
 from .links import ConversionError, Link
 
-__all__ = ["Family", "Only", "shape_of"]
+__all__ = ["OF_TRAINING", "Family", "Only", "differences", "shape_of"]
 
 Fields = dict[str, Any]
 

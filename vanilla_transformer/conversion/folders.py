@@ -34,6 +34,10 @@ TOKENIZER_FILES = (
 )
 
 
+TOKENIZER_PACKAGES = ("sentencepiece", "sacremoses", "tiktoken", "protobuf")
+"""What tokenizers of transformers need beside it."""
+
+
 def convert_folder(
     model: str | Path,
     output: str | Path,
@@ -123,11 +127,10 @@ def _copy_tokenizer(path: str, revision: str | None, folder: Path, say: Callable
     try:
         AutoTokenizer.from_pretrained(path, revision=revision).save_pretrained(folder)
     except ImportError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        package = "sentencepiece" if "sentencepiece" in str(error).lower() else "a package that is not installed"
+        needed = [name for name in TOKENIZER_PACKAGES if name in str(error).lower()] or ["a package"]
         raise ConversionError(
-            f"the tokenizer of {path} needs {package} (`pip install sentencepiece`), or convert a copy of the folder without "
-            f"the files of its tokenizer; transformers says: {lines[0] if lines else 'nothing more'}"
+            f"the tokenizer of {path} needs {' or '.join(needed)}, which is not installed; `pip install {needed[0]}`, or convert "
+            "a copy of the folder without the files of its tokenizer."
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConversionError(f"the tokenizer of {path} cannot be loaded: {error}") from error
