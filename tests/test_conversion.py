@@ -554,3 +554,49 @@ def test_a_tokenizer_that_needs_sentencepiece_says_so(tmp_path):
     ):
         convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lambda line: None)
     assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name in LANGUAGE_MODELS if name in FAMILIES), "t5-v1.1", "marian-separate"]
+)
+def test_folders_there_and_back(name, tmp_path):
+    """Saved and loaded at every step, as the command does it."""
+    theirs = build(name)
+    theirs.save_pretrained(tmp_path / "theirs")
+    lines = []
+    convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lines.append)
+    convert_folder(tmp_path / "ours", tmp_path / "back", to=theirs.config.model_type, say=lines.append)
+    assert sum(line.startswith("checked: largest difference") for line in lines) == 2
+    back = type(theirs).from_pretrained(tmp_path / "back")
+    assert_same_weights(theirs.state_dict(), back.state_dict())
+    if theirs.can_generate():
+        tokens = torch.randint(4, 50, (2, 5), generator=torch.Generator().manual_seed(1))
+        assert torch.equal(theirs.generate(tokens, max_length=12), back.generate(tokens, max_length=12))
+
+
+class Evil:
+    """What a file could do while it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_pickled_weights_are_read_as_data_alone(tmp_path, capsys):
+    """As most OPUS-MT models are stored."""
+    theirs = build("marian")
+    theirs.save_pretrained(tmp_path / "theirs")
+    (tmp_path / "theirs" / "model.safetensors").unlink()
+    pickled = tmp_path / "theirs" / "pytorch_model.bin"
+    torch.save(theirs.state_dict(), pickled)
+    assert run(tmp_path / "theirs", tmp_path / "ours") == 0
+    ours = vt.VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "ours")
+    check_equality(theirs, ours)
+    torch.save({**theirs.state_dict(), "evil": Evil(tmp_path / "done")}, pickled)
+    capsys.readouterr()
+    assert run(tmp_path / "theirs", tmp_path / "other") == 2
+    error = capsys.readouterr().err.strip()
+    assert "pytorch_model.bin" in error and "open" in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "done").exists() and not (tmp_path / "other").exists()

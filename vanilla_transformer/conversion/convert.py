@@ -1,6 +1,8 @@
 """Models of transformers' families to ours, and back, weight by weight."""
 
 import copy
+import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -152,16 +154,23 @@ def load_theirs(path: str, revision: str | None, dtype: torch.dtype | str | None
     known = FAMILIES.get(config.model_type)
     class_name = (config.architectures or [next(iter(known.heads)) if known else path])[0]
     family, _ = _family_and_head(config.model_type, class_name)
-    with _quiet():
-        model, found = getattr(transformers, class_name).from_pretrained(
-            path,
-            revision=revision,
-            dtype=dtype or "auto",
-            output_loading_info=True,
-            weights_only=True,
-            ignore_mismatched_sizes=True,  # they are refused here, all at once
-            **family.options.get(class_name, {}),
-        )
+    try:
+        with _quiet():
+            model, found = getattr(transformers, class_name).from_pretrained(
+                path,
+                revision=revision,
+                dtype=dtype or "auto",
+                output_loading_info=True,
+                weights_only=True,
+                ignore_mismatched_sizes=True,  # they are refused here, all at once
+                **family.options.get(class_name, {}),
+            )
+    except pickle.UnpicklingError as error:
+        objects = ", ".join(sorted(set(re.findall(r"GLOBAL (\S+)", str(error))))) or "something else"
+        raise ConversionError(
+            f"the pickled weights of {path} (pytorch_model.bin) hold {objects} beside tensors, and reading such can run any "
+            "code; ask whoever made them for safetensors."
+        ) from error
     prefix = family.prefix if _is_bare(family, model) else ""
     unexpected = [name if name.startswith(family.prefix) else prefix + name for name in found["unexpected_keys"]]
     _report_dropped(family, unexpected, report)
