@@ -7,6 +7,8 @@ import torch
 import transformers
 from transformers.utils import logging
 
+from vanilla_transformer.tokenization import train_tokenizer
+
 # wide enough that attention is far from uniform, which would hide mistakes in scores
 SPREAD = 0.2
 
@@ -183,3 +185,23 @@ OTHER_MODELS = {
     "albert-tokens": Case("AlbertForTokenClassification", {**BERT, "embedding_size": 20, "num_labels": 3}),
     "electra-tokens": Case("ElectraForTokenClassification", {**BERT, "embedding_size": 20, "num_labels": 3}),
 }
+
+ALL_MODELS = {**LANGUAGE_MODELS, **OTHER_MODELS}
+
+# transformers sizes the cache of T5's decoder by the depth of the encoder, so the decoder must not be the deeper one
+DEPTHS = {1: 2, 2: (3, 2)}
+
+
+def build(name, **changes):
+    """A model of a few layers."""
+    case = ALL_MODELS[name]
+    return case.model(DEPTHS[len(case.depths)], **changes)
+
+
+def save_with_tokenizer(name, folder, **changes):
+    """A model in a folder, with a tokenizer of as many entries as it knows; returns the model."""
+    ids = {"decoder_start_token_id": 1, "pad_token_id": 0} if name == "marian" else {}
+    theirs = build(name, vocab_size=280, **{**ids, **changes})
+    theirs.save_pretrained(folder)
+    train_tokenizer([f"{n} cats and {n * n} dogs" for n in range(100)], 280).save_pretrained(folder)
+    return theirs

@@ -7,10 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from transformers.pipelines import PIPELINE_REGISTRY
 
+import reference_fairseq
+import reference_opennmt
 import vanilla_transformer as vt
+from families import save_with_tokenizer
 from hub_server import HubServer
 from runs import reversed_words, save_translator
 from snippets import WITHOUT_PACKAGE
@@ -42,6 +46,20 @@ def blocks(language, text=README):
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.M | re.S)
 
 
+def save_checkpoints(folder):
+    """Of fairseq, with its dictionaries, and of OpenNMT-py."""
+    args, opt = reference_fairseq.settings(), reference_opennmt.settings()
+    model = reference_fairseq.TransformerModel(args, 14, 16)
+    torch.save({"args": args, "model": model.state_dict()}, folder / "checkpoint_best.pt")
+    for language, size in (("en", 10), ("de", 12)):
+        (folder / f"dict.{language}.txt").write_text(
+            "".join(f"w{n} {90 - n}\n" for n in range(size)), encoding="utf-8"
+        )
+    words = [f"w{n}" for n in range(10)]
+    checkpoint = reference_opennmt.NMTModel(opt, 14, 14).checkpoint(opt, (words, words))
+    torch.save(checkpoint, folder / "model_step_100000.pt")
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder as the README's reader has it: text files, the project's scripts and a model in runs/mine."""
@@ -55,10 +73,14 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def environment(tmp_path):
-    """With a Hub that has a model."""
+    """With a Hub that has a model, and one of another family."""
     with HubServer() as hub:
         save_translator(tmp_path / "shared")
         hub.put("me/en-de", {path.name: path.read_bytes() for path in (tmp_path / "shared").iterdir()}, private=True)
+        save_with_tokenizer("marian", tmp_path / "marian")
+        hub.put(
+            "Helsinki-NLP/opus-mt-en-de", {path.name: path.read_bytes() for path in (tmp_path / "marian").iterdir()}
+        )
         of_hub = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.TOKEN, "HF_HOME": str(tmp_path / "home")}
         yield {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "HF_HUB_OFFLINE": "0", **of_hub}
 
@@ -83,6 +105,8 @@ def test_python_blocks_run(block, folder, environment):
 def test_commands_run(block, folder, environment):
     if "train" not in block:
         save_translator(folder / "runs" / "mine")
+    if "--kind" in block:
+        save_checkpoints(folder)
     commands = "\n".join(line for line in block.splitlines() if not line.startswith(("pip ", "make ", "hf ")))
     done = subprocess.run(
         ["bash", "-c", SHELL + commands],

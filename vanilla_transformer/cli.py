@@ -227,6 +227,43 @@ def average(
 
 
 @app.command()
+def convert(
+    model: Annotated[str, typer.Argument(help="Folder or Hub id of a model, or a checkpoint of --kind.")],
+    output: Annotated[Path, typer.Argument(help="Folder for the converted model.")],
+    revision: Annotated[str | None, typer.Option(help="Of a Hub id: a branch, tag or commit.")] = None,
+    to_transformers: Annotated[
+        bool, typer.Option("--to-transformers", help="The other way: a model of ours to a class of transformers.")
+    ] = False,
+    family: Annotated[
+        str | None, typer.Option(help="Of --to-transformers, such as marian; by default the first that fits.")
+    ] = None,
+    kind: Annotated[str, typer.Option(help="transformers, fairseq or opennmt.")] = "transformers",
+    source_dictionary: Annotated[Path | None, typer.Option(help="Of fairseq: dict.src.txt.")] = None,
+    target_dictionary: Annotated[Path | None, typer.Option(help="Of fairseq: dict.trg.txt.")] = None,
+) -> None:
+    """Turn a model of another kind into one of ours, or back, and check that both compute the same."""
+    if family is not None and not to_transformers:
+        raise ValueError("--family says what --to-transformers makes; give both.")
+    if kind != "transformers" and (to_transformers or revision is not None):
+        raise ValueError(f"--kind {kind} reads a file; --to-transformers and --revision have no meaning there.")
+    if kind != "fairseq" and (source_dictionary is not None or target_dictionary is not None):
+        raise ValueError("--source-dictionary and --target-dictionary are those of --kind fairseq.")
+    _quiet_libraries()
+    from vanilla_transformer.conversion.folders import convert_folder
+
+    convert_folder(
+        model,
+        output,
+        revision=revision,
+        to=(family or "any") if to_transformers else None,
+        kind=kind,
+        source_dictionary=source_dictionary,
+        target_dictionary=target_dictionary,
+        say=_say,
+    )
+
+
+@app.command()
 def push(
     folder: Annotated[Path, typer.Argument(help="Folder of a finished run or saved model.")],
     repo_id: Annotated[str, typer.Argument(help="Where it goes on the Hub, such as me/my-model.")],

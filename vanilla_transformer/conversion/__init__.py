@@ -2,5 +2,6 @@
 
 from .convert import from_transformers, to_transformers
 from .links import ConversionError
+from .state_dicts import from_fairseq, from_opennmt
 
-__all__ = ["ConversionError", "from_transformers", "to_transformers"]
+__all__ = ["ConversionError", "from_fairseq", "from_opennmt", "from_transformers", "to_transformers"]

@@ -1,8 +1,11 @@
 """Models of transformers' families to ours, and back, weight by weight."""
 
 import copy
+import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +59,9 @@ def from_transformers(
         model_or_path = load_theirs(str(model_or_path), revision, dtype, report)
     model = model_or_path
     family, head = family_of(model)
-    theirs = {_qualified(family, model, name): tensor for name, tensor in model.state_dict().items()}
+    fields = family.fields(model.config)
+    prefix = family.prefix if _is_bare(family, model) else ""
+    theirs = {prefix + name: tensor for name, tensor in model.state_dict().items()}
     _report_dropped(family, theirs, report)
     theirs = {name: tensor for name, tensor in theirs.items() if _dropped_for(family, name) is None}
     for name, original in family.copies.items():
@@ -67,7 +72,7 @@ def from_transformers(
     ours, unknown = rename_to_ours(family.links, theirs)
     if unknown:
         raise ConversionError(f"{type(model).__name__}: there is no place for {_listed(unknown)}.")
-    fields = {**family.fields(model.config), **_ties(ours)}
+    fields |= _ties(ours)
     if head == "VanillaTransformerForTokenClassification":
         fields |= {"id2label": model.config.id2label, "label2id": model.config.label2id}
     _check_head_activation(family, model.config, head)
@@ -79,7 +84,7 @@ def from_transformers(
         _check_table(name, table, config)
     converted = build_ours(getattr(vt, head), config, ours, dtype or model.dtype, type(model).__name__)
     _carry_generation_config(model, converted)
-    return converted
+    return converted.to(model.device)
 
 
 def to_transformers(
@@ -98,25 +103,25 @@ def to_transformers(
     if family is not None and family not in FAMILIES:
         raise ConversionError(f"unknown family {family!r}; the families are {', '.join(FAMILIES)}.")
     ours = type(model).__name__
-    obstacles: dict[str, list[str]] = {}
+    obstacles: dict[str, _Obstacles] = {}
     for name in FAMILIES if family is None else [family]:
         if (head := _head_for(FAMILIES[name], ours)) is None:
             continue
-        obstacles[name], settings = _obstacles(FAMILIES[name], model)
+        obstacles[name] = _obstacles(FAMILIES[name], head, model)
         if not obstacles[name]:
-            return _build_theirs(FAMILIES[name], head, settings, model, report)
+            return _build_theirs(FAMILIES[name], head, model, report)
     if not obstacles:
         where = "no family of transformers" if family is None else family
         raise ConversionError(f"{ours}: {where} has a class with such a head that computes the same.")
     if family is not None:
         raise ConversionError(
-            f"{family} cannot hold this model; in the way is {_of_config(model, obstacles[family])}."
+            f"{family} cannot hold this model; in the way is {obstacles[family].told(model.config)}."
         )
-    in_all = [name for name in next(iter(obstacles.values())) if all(name in them for them in obstacles.values())]
-    nearest = min(obstacles, key=lambda name: len(obstacles[name]))
-    in_the_way = f"in the way of the nearest, {nearest}, is {_of_config(model, obstacles[nearest])}"
-    if in_all:
-        in_the_way = f"none has {_of_config(model, in_all)}; {in_the_way}"
+    nearest = min(obstacles, key=lambda name: (obstacles[name].reason is not None, len(obstacles[name].fields)))
+    in_the_way = f"in the way of the nearest, {nearest}, is {obstacles[nearest].told(model.config)}"
+    fields = [set(found.fields) for found in obstacles.values() if found.fields]
+    if in_all := sorted(set.intersection(*fields) if len(fields) == len(obstacles) else set()):
+        in_the_way = f"none has {_Obstacles(in_all).told(model.config)}; {in_the_way}"
     raise ConversionError(f"no family of transformers can hold this model: {in_the_way}.")
 
 
@@ -149,16 +154,24 @@ def load_theirs(path: str, revision: str | None, dtype: torch.dtype | str | None
     known = FAMILIES.get(config.model_type)
     class_name = (config.architectures or [next(iter(known.heads)) if known else path])[0]
     family, _ = _family_and_head(config.model_type, class_name)
-    with _quiet():
-        model, found = getattr(transformers, class_name).from_pretrained(
-            path,
-            revision=revision,
-            dtype=dtype or "auto",
-            output_loading_info=True,
-            weights_only=True,
-            **family.options.get(class_name, {}),
-        )
-    prefix = "" if any(name.startswith(family.prefix) for name in model.state_dict()) else family.prefix
+    try:
+        with _quiet():
+            model, found = getattr(transformers, class_name).from_pretrained(
+                path,
+                revision=revision,
+                dtype=dtype or "auto",
+                output_loading_info=True,
+                weights_only=True,
+                ignore_mismatched_sizes=True,  # they are refused here, all at once
+                **family.options.get(class_name, {}),
+            )
+    except pickle.UnpicklingError as error:
+        objects = ", ".join(sorted(set(re.findall(r"GLOBAL (\S+)", str(error))))) or "something else"
+        raise ConversionError(
+            f"the pickled weights of {path} (pytorch_model.bin) hold {objects} beside tensors, and reading such can run any "
+            "code; ask whoever made them for safetensors."
+        ) from error
+    prefix = family.prefix if _is_bare(family, model) else ""
     unexpected = [name if name.startswith(family.prefix) else prefix + name for name in found["unexpected_keys"]]
     _report_dropped(family, unexpected, report)
     unplaced = [name for name in unexpected if _dropped_for(family, name) is None]
@@ -187,14 +200,17 @@ def build_ours(
         expected = {name: tensor.shape for name, tensor in model_class(config).state_dict().items()}
     wrong = [name for name in weights if name in expected and weights[name].shape != expected[name]]
     _refuse(source, [n for n in weights if n not in expected], [n for n in expected if n not in weights], wrong)
+    # copies, since loading takes tensors as they are, and the model given must not change with this one
+    weights = {name: tensor.clone() for name, tensor in weights.items()}
     with _quiet():
         return model_class.from_pretrained(None, config=config, state_dict=weights, dtype=dtype).eval()
 
 
 def _build_theirs(
-    family: Family, head: str, settings: Fields, model: VanillaTransformerPreTrainedModel, report: Report
+    family: Family, head: str, model: VanillaTransformerPreTrainedModel, report: Report
 ) -> PreTrainedModel:
     their_class, options = getattr(transformers, head), family.options.get(head, {})
+    settings = family.settings(model.config)
     if head.endswith("ForTokenClassification"):
         settings = {**settings, "id2label": model.config.id2label, "label2id": model.config.label2id}
     config = their_class.config_class(**settings)
@@ -204,48 +220,62 @@ def _build_theirs(
             report(f"{name}={getattr(model.config, name)} is left out: {family.name} has no such setting.")
     with torch.device("meta"):
         empty = their_class(config, **options)
-    known = [_qualified(family, empty, name) for name in empty.state_dict()]
-    bare = [name for name in empty.state_dict()][0] != known[0]
-    ours = {
-        name if isinstance(model, vt.modeling_vanilla_transformer.VanillaTransformerHeadModel) else f"model.{name}": w
-        for name, w in model.state_dict().items()
-    }
+    bare = _is_bare(family, empty)
+    known = [family.prefix + name if bare else name for name in empty.state_dict()]
+    prefix = "model." if isinstance(model, vt.VanillaTransformerModel) else ""
+    ours = {prefix + name: tensor for name, tensor in model.state_dict().items()}
     theirs, unknown = rename_to_theirs(family.links, ours, known)
     theirs |= {name: theirs[original] for name, original in family.copies.items() if name in known}
     lacking = [name for name in known if name not in theirs and name not in family.computed]
     _refuse(type(model).__name__, unknown, lacking, [])
-    if bare:
-        theirs = {name.removeprefix(family.prefix): tensor for name, tensor in theirs.items()}
+    theirs = {name.removeprefix(family.prefix) if bare else name: tensor.clone() for name, tensor in theirs.items()}
     with _quiet():
         converted = their_class.from_pretrained(
             None, config=config, state_dict=theirs, dtype=model.dtype, **options
         ).eval()
     _carry_generation_config(model, converted)
-    return converted
+    return converted.to(model.device)
 
 
-def _obstacles(family: Family, model: VanillaTransformerPreTrainedModel) -> tuple[list[str], Fields]:
-    """Fields of ours that the family cannot hold; and its settings, for a model without any."""
+@dataclass
+class _Obstacles:
+    """Why a family cannot hold a model: fields that it does not have, or what its configuration says."""
+
+    fields: list[str]
+    reason: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.fields) or self.reason is not None
+
+    def told(self, config: vt.VanillaTransformerConfig) -> str:
+        derived = {
+            "final_norm": "has_final_norm",
+            "attention_output_bias": "has_attention_output_bias",
+            "share_encoder_decoder_embeddings": "has_shared_embeddings",
+            "embedding_size": "embedding_width",
+            "target_vocab_size": "output_vocab_size",
+            "decoder_layers": "num_decoder_layers",
+        }
+        named = [f"{name}={getattr(config, derived.get(name, name))!r}" for name in self.fields]
+        return ", ".join(named + ([self.reason] if self.reason else []))
+
+
+def _obstacles(family: Family, head: str, model: VanillaTransformerPreTrainedModel) -> _Obstacles:
     writes = isinstance(model, VanillaTransformerLMHeadModel)
-    settings = family.settings(model.config)
-    head = _head_for(family, type(model).__name__)
+    shape = shape_of(model.config, writes)
     try:
         with _quiet():
-            config = getattr(transformers, str(head)).config_class(**settings)
+            config = getattr(transformers, head).config_class(**family.settings(model.config))
         held = vt.VanillaTransformerConfig(**family.fields(config))
-    except (ValueError, TypeError, AttributeError):
-        # its own configuration, or the one that it would have here, refuses: see which fields it never has
-        fixed = {**family.fixed}
-        wrong = [
-            name for name, value in fixed.items() if name not in OF_TRAINING and getattr(model.config, name) != value
-        ]
-        return wrong or ["embedding_size" if family.name == "albert" else "hidden_size"], settings
-    found = differences(shape_of(model.config, writes), shape_of(held, writes))
+    except (ValueError, TypeError) as error:
+        never = [name for name, value in family.fixed.items() if name in shape and shape[name] != value]
+        return _Obstacles(never, None if never else " ".join(str(error).split()).rstrip("."))
+    found = differences(shape, shape_of(held, writes))
     if writes and family.ties_by_weights and "tie_word_embeddings" in found:
         found.remove("tie_word_embeddings")
     if writes and family.head_activation not in (None, model.config.hidden_act):
         found.append("hidden_act")
-    return found, settings
+    return _Obstacles(found)
 
 
 def _head_for(family: Family, ours: str) -> str | None:
@@ -260,10 +290,9 @@ def _check_head_activation(family: Family, config: PreTrainedConfig, head: str) 
         )
 
 
-def _qualified(family: Family, model: PreTrainedModel, name: str) -> str:
-    """The name of a weight as in a model with a head."""
-    bare = bool(family.prefix) and not hasattr(model, family.prefix.removesuffix("."))
-    return family.prefix + name if bare else name
+def _is_bare(family: Family, model: PreTrainedModel) -> bool:
+    """Whether the names of weights lack the prefix that they have in models with a head."""
+    return bool(family.prefix) and not hasattr(model, family.prefix.removesuffix("."))
 
 
 def _dropped_for(family: Family, name: str) -> str | None:
@@ -272,7 +301,7 @@ def _dropped_for(family: Family, name: str) -> str | None:
 
 def _report_dropped(family: Family, names: Iterable[str], report: Report) -> None:
     by_purpose: dict[str, list[str]] = {}
-    for name in names:
+    for name in sorted(names):
         if purpose := _dropped_for(family, name):
             by_purpose.setdefault(purpose, []).append(name)
     for purpose, dropped in by_purpose.items():
@@ -331,18 +360,6 @@ def _listed(names: Iterable[str]) -> str:
     names = list(names)
     more = f" and {len(names) - LONGEST_LIST} more" if len(names) > LONGEST_LIST else ""
     return ", ".join(names[:LONGEST_LIST]) + more
-
-
-def _of_config(model: PreTrainedModel, names: list[str]) -> str:
-    derived = {
-        "final_norm": "has_final_norm",
-        "attention_output_bias": "has_attention_output_bias",
-        "share_encoder_decoder_embeddings": "has_shared_embeddings",
-        "embedding_size": "embedding_width",
-        "target_vocab_size": "output_vocab_size",
-        "decoder_layers": "num_decoder_layers",
-    }
-    return ", ".join(f"{name}={getattr(model.config, derived.get(name, name))!r}" for name in names)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from vanilla_transformer.configuration_vanilla_transformer import VanillaTransfo
 
 from .links import ConversionError, Link
 
-__all__ = ["Family", "Only", "shape_of"]
+__all__ = ["OF_TRAINING", "Family", "Only", "differences", "shape_of"]
 
 Fields = dict[str, Any]
 
@@ -140,7 +140,8 @@ def shape_of(config: VanillaTransformerConfig, has_head: bool) -> Fields:
     shape["final_norm"] = config.has_final_norm
     shape["attention_output_bias"] = config.has_attention_output_bias
     shape["embedding_size"] = config.embedding_width
-    shape["attention_scale"] = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
+    width: int = config.head_dim  # type: ignore[assignment]  # filled in by the configuration
+    shape["attention_scale"] = width**-0.5 if config.attention_scale is None else config.attention_scale
     if config.norm_type == "layernorm":
         shape["norm_bias"] = config.norm_bias
     if config.position_encoding in ("learned", "sinusoidal"):

@@ -9,24 +9,33 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
 from transformers.utils.hub import cached_file
 
 import vanilla_transformer as vt
+from vanilla_transformer.generation.translate import TARGET_TOKENIZER
 from vanilla_transformer.training.saving import errors_of_writing, whole_folder
 
 from .convert import from_transformers, load_theirs, to_transformers
 from .links import ConversionError
-from .state_dicts import from_fairseq, from_opennmt
+from .state_dicts import from_fairseq, from_opennmt, opennmt_vocabularies, read_checkpoint
 from .verify import check_equality
+from .vocabularies import FAIRSEQ_SPECIAL, OPENNMT_SPECIAL, fairseq_dictionary, word_tokenizer
 
 __all__ = ["convert_folder"]
 
+# any of them makes a tokenizer; where there is none, transformers would make one without a vocabulary
 TOKENIZER_FILES = (
-    "tokenizer.json",
     "tokenizer_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
     "vocab.json",
     "vocab.txt",
+    "vocab-src.json",
     "spiece.model",
     "source.spm",
     "sentencepiece.bpe.model",
 )
+
+
+TOKENIZER_PACKAGES = ("sentencepiece", "sacremoses", "tiktoken", "protobuf")
+"""What tokenizers of transformers need beside it."""
 
 
 def convert_folder(
@@ -79,6 +88,13 @@ def convert_folder(
         converted.save_pretrained(partial)
         if kind == "transformers":
             _copy_tokenizer(str(model), revision, partial, say)
+        elif kind == "opennmt":
+            _save_vocabularies(*opennmt_vocabularies(read_checkpoint(model), model), OPENNMT_SPECIAL, partial)
+        elif source_dictionary is not None:
+            target = fairseq_dictionary(target_dictionary or source_dictionary)
+            _save_vocabularies(fairseq_dictionary(source_dictionary), target, FAIRSEQ_SPECIAL, partial)
+        else:
+            say("without --source-dictionary, the converted model has no tokenizer.")
         saved = type(converted).from_pretrained(partial, dtype=converted.dtype)
         if reference is None:
             _check_saved(converted, saved)
@@ -105,19 +121,28 @@ def _load_ours(path: str, revision: str | None) -> vt.VanillaTransformerPreTrain
 
 def _copy_tokenizer(path: str, revision: str | None, folder: Path, say: Callable[[str], Any]) -> None:
     """Save the tokenizer of a model beside the converted one; its class stays, so that it loads by itself."""
+    if not any(_has_file(path, name, revision) for name in TOKENIZER_FILES):
+        say(f"{path} has no tokenizer, so neither has the converted model.")
+        return
     try:
         AutoTokenizer.from_pretrained(path, revision=revision).save_pretrained(folder)
     except ImportError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        package = "sentencepiece" if "sentencepiece" in str(error).lower() else "a package that is not installed"
+        needed = [name for name in TOKENIZER_PACKAGES if name in str(error).lower()] or ["a package"]
         raise ConversionError(
-            f"the tokenizer of {path} needs {package} (`pip install sentencepiece`), or convert a copy of the folder without "
-            f"the files of its tokenizer; transformers says: {lines[0] if lines else 'nothing more'}"
+            f"the tokenizer of {path} needs {' or '.join(needed)}, which is not installed; `pip install {needed[0]}`, or convert "
+            "a copy of the folder without the files of its tokenizer."
         ) from error
-    except (OSError, ValueError, KeyError) as error:
-        if any(_has_file(path, name, revision) for name in TOKENIZER_FILES):
-            raise ConversionError(f"the tokenizer of {path} cannot be loaded: {error}") from error
-        say(f"{path} has no tokenizer, so neither has the converted model.")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConversionError(f"the tokenizer of {path} cannot be loaded: {error}") from error
+
+
+def _save_vocabularies(source: list[str], target: list[str], special: dict[str, str], folder: Path) -> None:
+    """Where the vocabularies differ, the target's beside the source's, as recipes keep it."""
+    # sources of OpenNMT-py end in nothing
+    add_eos = special is FAIRSEQ_SPECIAL
+    word_tokenizer(source, special, add_eos=add_eos).save_pretrained(folder)
+    if source != target:
+        word_tokenizer(target, special, add_eos=True).save_pretrained(folder / TARGET_TOKENIZER)
 
 
 def _has_file(path: str, name: str, revision: str | None) -> bool:

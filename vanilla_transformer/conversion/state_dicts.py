@@ -7,7 +7,7 @@ Neither package is needed, and nothing in a checkpoint is run: it is read with `
 import argparse
 import pickle
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ import vanilla_transformer as vt
 from .convert import Report, build_ours
 from .families.bart import stack_links
 from .links import ConversionError, Link, rename_to_ours
+from .vocabularies import OPENNMT_SPECIAL, fairseq_dictionary
 
-__all__ = ["from_fairseq", "from_opennmt", "read_checkpoint"]
+__all__ = ["from_fairseq", "from_opennmt", "opennmt_vocabularies", "read_checkpoint"]
 
 logger = logging.get_logger(__name__)
 Weights = dict[str, torch.Tensor]
@@ -49,7 +50,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             f"{path} holds objects of {', '.join(classes)} beside weights and settings, and reading such can run any code; "
             "where the program that wrote it is installed, save its weights and settings without them."
         ) from error
-    except (RuntimeError, EOFError) as error:
+    except Exception as error:  # whatever its reader stumbles over first
         raise ConversionError(f"{path} is no checkpoint of torch.save, or is not whole.") from error
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), dict):
         raise ConversionError(f"{path} holds no weights under 'model', where fairseq and OpenNMT-py keep them.")
@@ -67,7 +68,8 @@ def from_fairseq(
 
     Args:
         path: such as `checkpoint_best.pt`.
-        source_dictionary, target_dictionary: `dict.src.txt` and `dict.trg.txt`, whose sizes are compared with the model's.
+        source_dictionary, target_dictionary: `dict.src.txt` and `dict.trg.txt`, whose sizes are compared with the model's;
+            the first alone where both sides have one.
         report: gets a line for all that is left out on purpose.
 
     Raises:
@@ -118,9 +120,19 @@ def from_fairseq(
         raise ConversionError(f"{path}: there is no place for {', '.join(unknown[:20])}.")
     final = _present(ours, "model.{}.norm.weight", path, "a norm at the end")
     positions = ours.get("model.encoder.embed_positions.weight")
+    dictionaries = []
+    for side, dictionary in (("encoder", source_dictionary), ("decoder", target_dictionary or source_dictionary)):
+        size = len(ours[f"model.{side}.embed_tokens.weight"])
+        tokens = None if dictionary is None else fairseq_dictionary(dictionary)
+        if tokens is not None and len(tokens) != size:
+            raise ConversionError(
+                f"{dictionary} has {len(tokens)} entries with the 4 special ones, and the {side} of {path} {size}; name the "
+                "dictionary of this model."
+            )
+        dictionaries.append(tokens)
     drops = {name: _get(settings, name, 0.0) for name in ("dropout", "attention_dropout")}
     config = vt.VanillaTransformerConfig(
-        **_sizes(ours, heads),
+        **_sizes(ours, heads, separate=dictionaries[0] != dictionaries[1]),
         **drops,
         activation_dropout=_get(settings, "activation_dropout", 0.0) or _get(settings, "relu_dropout", 0.0),
         hidden_act=activations[activation],
@@ -143,15 +155,6 @@ def from_fairseq(
         eos_token_id=2,
         decoder_start_token_id=2,
     )
-    for side, dictionary, size in (
-        ("source", source_dictionary, config.vocab_size),
-        ("target", target_dictionary, config.output_vocab_size),
-    ):
-        if dictionary is not None and (found := len(fairseq_dictionary(dictionary))) != size:
-            raise ConversionError(
-                f"{dictionary} has {found} entries with the 4 special ones, and the {side} side of {path} {size}; name the "
-                "dictionary of this model."
-            )
     for name in ("encoder_layerdrop", "decoder_layerdrop"):
         if value := _get(settings, name, 0):
             report(f"{name}={value} is left out: it matters only in training.")
@@ -159,7 +162,6 @@ def from_fairseq(
 
 
 FAIRSEQ_PAD = 1
-FAIRSEQ_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 FAIRSEQ_COMPUTED = r"(encoder|decoder)\.(version|embed_positions\._float_tensor|embed_positions\.weights)"
 """Names of tensors that hold no weights: a version number, the device, a table of sinusoids."""
 
@@ -189,18 +191,6 @@ FAIRSEQ = (
     ),
     Link("lm_head", "decoder.output_projection"),
 )
-
-
-def fairseq_dictionary(path: str | Path) -> list[str]:
-    """The tokens of a dictionary file of fairseq, the special ones first; the place is the id."""
-    tokens = list(FAIRSEQ_SPECIAL)
-    with Path(path).open(encoding="utf-8") as stream:
-        for number, line in enumerate(stream, start=1):
-            token, _, count = line.rstrip("\n").removesuffix(" #fairseq:overwrite").rpartition(" ")
-            if not token or not count.isdigit():
-                raise ConversionError(f"{path}, line {number}: {line.rstrip()!r:.60} is no token and its count.")
-            tokens.append(token)
-    return tokens
 
 
 def _fairseq_settings(checkpoint: dict[str, Any], path: str | Path) -> Any:
@@ -270,10 +260,14 @@ def from_opennmt(
         raise ConversionError(f"{path}: there is no place for {', '.join(unknown[:20])}.")
     positions = bool(_get(settings, "position_encoding", False))
     activation = _get(settings, "pos_ffn_activation_fn", "relu").removeprefix("gated-")
-    ids = _opennmt_ids(checkpoint.get("vocab"), path)
+    source, target = opennmt_vocabularies(checkpoint, path)
+    ids = {f"{name}_id": target.index(token) for name, token in OPENNMT_SPECIAL.items() if token in target}
+    del ids["unk_token_id"]
+    start = checkpoint["vocab"].get("decoder_start_token", OPENNMT_SPECIAL["bos_token"])
     config = vt.VanillaTransformerConfig(
-        **_sizes(ours, heads),
-        **ids,
+        **_sizes(ours, heads, separate=source != target),
+        **{"bos_token_id": None, **ids},
+        decoder_start_token_id=target.index(start) if start in target else None,
         dropout=_first(_get(settings, "dropout", 0.1)),
         attention_dropout=_first(_get(settings, "attention_dropout", 0.1)),
         activation_dropout=_first(_get(settings, "dropout", 0.1)),
@@ -297,8 +291,6 @@ def from_opennmt(
 
 OPENNMT_COMPUTED = r"(encoder|decoder)\.(embeddings\.make_embedding\.pe\.pe|transformer_layers\.\d+\.mask)"
 """Names of tensors that hold no weights: the table of sinusoids, and the causal mask."""
-
-OPENNMT_SPECIAL = {"unk": "<unk>", "pad_token_id": "<blank>", "bos_token_id": "<s>", "eos_token_id": "</s>"}
 
 
 def _opennmt_links(feed_forward: dict[str, str]) -> tuple[Link, ...]:
@@ -344,24 +336,27 @@ def _opennmt_name(name: str) -> str:
     return re.sub(r"(layer_norm(?:_\d)?)\.b_2$", r"\1.bias", name)
 
 
-def _opennmt_ids(vocab: Any, path: str | Path) -> dict[str, int | None]:
-    """Ids of the special tokens by their names in the target's vocabulary."""
-    tokens = vocab.get("tgt") if isinstance(vocab, Mapping) else None
-    if not isinstance(tokens, list):
+def opennmt_vocabularies(checkpoint: dict[str, Any], path: str | Path) -> tuple[list[str], list[str]]:
+    """The tokens of source and target, whose places are their ids."""
+    vocab = checkpoint.get("vocab")
+    found = [vocab.get(side) if isinstance(vocab, Mapping) else None for side in ("src", "tgt")]
+    source, target = found
+    if not isinstance(source, list) or not isinstance(target, list):
         raise ConversionError(
             f"{path} holds no vocabulary as lists of tokens under 'vocab', as version 3 writes them."
         )
-    ids = {name: tokens.index(token) if token in tokens else None for name, token in OPENNMT_SPECIAL.items()}
-    start = vocab.get("decoder_start_token", "<s>")
-    ids["decoder_start_token_id"] = tokens.index(start) if start in tokens else ids["bos_token_id"]
-    del ids["unk"]
-    if ids["eos_token_id"] is None or ids["pad_token_id"] is None:
-        raise ConversionError(f"{path}: its target vocabulary has no </s> or no <blank>.")
-    return ids
+    for name in ("pad_token", "eos_token"):
+        if OPENNMT_SPECIAL[name] not in target:
+            raise ConversionError(f"{path}: its target vocabulary has no {OPENNMT_SPECIAL[name]}.")
+    return source, target
 
 
-def _sizes(ours: Weights, heads: int) -> dict[str, Any]:
-    """The fields that shapes of weights tell."""
+def _sizes(ours: Weights, heads: int, separate: bool) -> dict[str, Any]:
+    """The fields that shapes of weights tell.
+
+    Args:
+        separate: whether source and target are known to have a vocabulary each, be they of one size.
+    """
     source, target = (ours[f"model.{stack}.embed_tokens.weight"] for stack in ("encoder", "decoder"))
     depth = {
         stack: 1 + max(int(name.split(".")[3]) for name in ours if name.startswith(f"model.{stack}.layers."))
@@ -374,7 +369,7 @@ def _sizes(ours: Weights, heads: int) -> dict[str, Any]:
         raise ConversionError(f"states of width {width} cannot be split among {heads} heads.")
     return {
         "vocab_size": len(source),
-        "target_vocab_size": None if len(source) == len(target) else len(target),
+        "target_vocab_size": len(target) if separate or len(source) != len(target) else None,
         "share_encoder_decoder_embeddings": shared,
         "tie_word_embeddings": tied,
         "hidden_size": width,
@@ -427,9 +422,3 @@ def _unsafe_classes(path: Path) -> list[str]:
         return sorted(set(torch.serialization.get_unsafe_globals_in_checkpoint(path)) - {"argparse.Namespace"})
     except (ValueError, RuntimeError, pickle.UnpicklingError):
         return []  # of a file in the format before torch 1.6
-
-
-KINDS: dict[str, Callable[..., vt.VanillaTransformerForConditionalGeneration]] = {
-    "fairseq": from_fairseq,
-    "opennmt": from_opennmt,
-}

@@ -4,7 +4,6 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -106,14 +105,13 @@ def _compare_forward(
     their_inputs, our_inputs = {**batch, "use_cache": False}, {**batch, "use_cache": False}
     family, _ = family_of(theirs)
     masks = {"": "attention_mask", "decoder_": "decoder_attention_mask"}
-    for prefix, mask in masks.items():
-        if mask not in batch:
+    for prefix, name in masks.items():
+        if (mask := batch.get(name)) is None:
             continue
         if family.counts_padding:
-            places = torch.arange(batch[mask].shape[1], device=batch[mask].device).unsqueeze(0)
-            our_inputs[f"{prefix}position_ids"] = places.expand(len(batch[mask]), -1)
+            our_inputs[f"{prefix}position_ids"] = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
         elif ours.config.architecture == "decoder-only":
-            their_inputs["position_ids"] = (batch[mask].cumsum(-1) - 1).clamp(min=0)
+            their_inputs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)
     if not ours.config.is_decoder and not ours.config.is_encoder_decoder:
         del their_inputs["use_cache"], our_inputs["use_cache"]
     one, other = (

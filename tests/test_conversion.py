@@ -1,0 +1,602 @@
+"""Models of transformers' families as ours, and back: the same outputs, and the same weights bit by bit."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
+
+import vanilla_transformer as vt
+from families import ALL_MODELS, LANGUAGE_MODELS, build, save_with_tokenizer
+from hub_server import HubServer
+from tiny import tiny_model
+from vanilla_transformer import cli
+from vanilla_transformer.conversion import ConversionError, from_transformers, to_transformers
+from vanilla_transformer.conversion.families import FAMILIES
+from vanilla_transformer.conversion.family import differences, shape_of
+from vanilla_transformer.conversion.folders import convert_folder
+from vanilla_transformer.conversion.verify import check_equality, measure_equality
+
+# weights of theirs that no layer reads, so that they do not come back
+UNREAD = {"bart-scaled-untied": {"model.shared.weight"}, "bert-untied": {"cls.predictions.bias"}}
+
+
+def silent(line):
+    raise AssertionError(line)
+
+
+def convert(model, lines=None):
+    return from_transformers(model, report=silent if lines is None else lines.append)
+
+
+def assert_same_weights(one, other, but=frozenset()):
+    assert one.keys() == other.keys()
+    assert [name for name in one if name not in but and not torch.equal(one[name], other[name])] == []
+
+
+@pytest.mark.parametrize("name", ALL_MODELS)
+def test_same_outputs_and_back_bit_by_bit(name):
+    """Tiny: logits, hidden states, generated tokens; and the round trip, from either side."""
+    theirs = build(name)
+    ours = convert(theirs, [])
+    measured = measure_equality(theirs, ours)
+    assert measured.holds(), str(measured)
+    if theirs.can_generate():
+        assert measured.generated == {"greedy": True, "4 beams": True}
+
+    back = to_transformers(ours, theirs.config.model_type, report=silent)
+    assert type(back) is type(theirs)
+    assert_same_weights(theirs.state_dict(), back.state_dict(), UNREAD.get(name, set()))
+    again = convert(back, [])
+    assert again.config.to_dict() == ours.config.to_dict()
+    assert_same_weights(ours.state_dict(), again.state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LANGUAGE_MODELS)
+def test_same_outputs_at_the_published_depth(name):
+    case = LANGUAGE_MODELS[name]
+    # the published spread of initial weights, too
+    spread = {"init_std": 0.02, "initializer_range": 0.02}
+    theirs = case.model(case.depth, **{key: value for key, value in spread.items() if key in case.settings})
+    measured = check_equality(theirs, convert(theirs, []))
+    assert measured.logits <= 1e-4 and measured.states <= 1e-4
+
+
+@pytest.mark.parametrize("name", [name for name in LANGUAGE_MODELS if name in FAMILIES])
+def test_every_weight_counts_in_the_check(name):
+    """One tensor after another is changed a little, and the check notices each."""
+    theirs = build(name)
+    ours = convert(theirs, [])
+    generator = torch.Generator().manual_seed(0)
+    for weight, tensor in ours.state_dict().items():
+        # softmax does not change where all scores of a query grow alike, as by the bias of keys
+        if weight.endswith("k_proj.bias"):
+            continue
+        before = tensor.clone()
+        tensor += 0.1 * torch.randn(tensor.shape, generator=generator)
+        if weight.endswith("embed_positions.weight"):
+            # only the first rows are read by short sequences
+            tensor[12:] = before[12:]
+        assert not measure_equality(theirs, ours).holds(), weight
+        tensor.copy_(before)
+    assert measure_equality(theirs, ours).holds()
+
+
+def test_a_difference_is_an_error():
+    theirs = build("marian")
+    ours = convert(theirs)
+    with torch.no_grad():
+        ours.model.decoder.layers[1].cross_attn.v_proj.weight[0, 0] += 0.1
+    with pytest.raises(
+        ConversionError, match="MarianMTModel and VanillaTransformerForConditionalGeneration do not compute"
+    ):
+        check_equality(theirs, ours)
+    with torch.no_grad():
+        ours.model.decoder.layers[1].cross_attn.v_proj.weight[0, 0] = torch.nan
+    assert not measure_equality(theirs, ours).holds()
+
+
+def test_left_padding_alone_is_compared_with_the_row_by_itself():
+    """Independent of the check: positions here are counted from the mask, wherever padding stands."""
+    for name in ("marian", "bart", "t5", "bert"):
+        theirs = build(name)
+        ours = convert(theirs)
+        row = torch.tensor([[7, 9, 30, 12, 25]])
+        padded = torch.cat([torch.full((1, 3), theirs.config.pad_token_id), row], dim=1)
+        mask = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1]])
+        target = {"decoder_input_ids": row[:, :3]} if theirs.config.is_encoder_decoder else {}
+        with torch.no_grad():
+            expected = theirs(row, **target).logits
+            logits = ours(padded, mask, **target).logits
+        torch.testing.assert_close(logits if target else logits[:, 3:], expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["marian", "t5-v1.1", "gpt2", "qwen2-window"])
+def test_settings_of_generation_go_along(name, tmp_path):
+    theirs = build(name)
+    theirs.generation_config = GenerationConfig(
+        **{
+            **theirs.generation_config.to_diff_dict(),
+            "bad_words_ids": [[5], [17, 18]],
+            "max_length": 11,
+            "num_beams": 3,
+            "no_repeat_ngram_size": 2,
+            "length_penalty": 0.7,
+            "forced_eos_token_id": 2,
+        }
+    )
+    convert(theirs).save_pretrained(tmp_path)
+    ours = getattr(vt, ours_for(theirs)).from_pretrained(tmp_path)
+    tokens = torch.randint(4, 50, (3, 5), generator=torch.Generator().manual_seed(1))
+    assert ours.generation_config.bad_words_ids == [[5], [17, 18]]
+    assert torch.equal(theirs.generate(tokens), ours.generate(tokens))
+    back = to_transformers(ours, theirs.config.model_type, report=silent)
+    assert torch.equal(theirs.generate(tokens), back.generate(tokens))
+
+
+def ours_for(theirs):
+    return FAMILIES[theirs.config.model_type].heads[type(theirs).__name__]
+
+
+@pytest.mark.parametrize("name", ["bart", "albert", "llama"])
+def test_half_precision_is_kept_bit_by_bit(name, tmp_path):
+    build(name).save_pretrained(tmp_path)
+    # loaded, since `model.to` would round the rotary frequencies of Llama, too
+    theirs = getattr(transformers, ALL_MODELS[name].class_name).from_pretrained(tmp_path, dtype=torch.bfloat16)
+    ours = convert(theirs)
+    assert {tensor.dtype for tensor in ours.state_dict().values()} == {torch.bfloat16}
+    back = to_transformers(ours, name, report=silent)
+    assert_same_weights(theirs.state_dict(), back.state_dict())
+    assert measure_equality(theirs, ours).holds()
+    assert theirs.dtype == ours.dtype == torch.bfloat16  # measured on copies
+
+
+def test_dtype_of_a_loaded_model(tmp_path):
+    build("gpt2").save_pretrained(tmp_path)
+    assert from_transformers(tmp_path).dtype == torch.float32
+    assert from_transformers(str(tmp_path), dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_the_model_given_does_not_change_with_the_converted_one():
+    theirs = build("marian")
+    before = {name: tensor.clone() for name, tensor in theirs.state_dict().items()}
+    ours = convert(theirs)
+    back = to_transformers(ours)
+    with torch.no_grad():
+        for model in (ours, back):
+            for parameter in model.parameters():
+                parameter.zero_()
+    assert_same_weights(before, theirs.state_dict())
+
+
+def test_ties_are_those_of_the_weights():
+    tied, untied = convert(build("t5")), convert(build("t5-v1.1"))
+    assert tied.config.tie_word_embeddings and tied.lm_head.weight is tied.model.encoder.embed_tokens.weight
+    assert tied.config.output_scale == 32**-0.5 and untied.config.output_scale == 1
+    assert not untied.config.tie_word_embeddings and untied.config.has_shared_embeddings
+    assert untied.lm_head.weight is not untied.model.decoder.embed_tokens.weight
+    back = to_transformers(untied)
+    assert back.lm_head.weight is not back.shared.weight and not back.config.scale_decoder_outputs
+
+
+BART_BASE = {
+    "d_model": 768,
+    **{
+        f"{stack}_{name}": value
+        for stack in ("encoder", "decoder")
+        for name, value in (("layers", 6), ("ffn_dim", 3072))
+    },
+    **{f"{stack}_attention_heads": 12 for stack in ("encoder", "decoder")},
+}
+# settings of the published files, where they are not the defaults of transformers
+PUBLISHED = {
+    "bert-base": ("bert", {}),
+    "roberta-base": ("roberta", {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}),
+    "albert-base": ("albert", {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}),
+    "electra-small": ("electra", {}),
+    "bart-large": ("bart", {}),
+    "bart-base": ("bart", BART_BASE),
+    "t5-small": ("t5", {}),
+    "gpt2": ("gpt2", {}),
+    "llama-2-7b": ("llama", {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}),
+    "llama-3-8b": (
+        "llama",
+        {
+            "vocab_size": 128256,
+            "num_key_value_heads": 8,
+            "intermediate_size": 14336,
+            "max_position_embeddings": 8192,
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("preset", PUBLISHED)
+def test_presets_are_what_published_configurations_become(preset):
+    name, settings = PUBLISHED[preset]
+    family = FAMILIES[name]
+    model_class = getattr(transformers, next(iter(family.heads)))
+    ours = vt.VanillaTransformerConfig(**family.fields(model_class.config_class(**settings)))
+    expected = vt.VanillaTransformerConfig.from_preset(preset)
+    assert differences(shape_of(ours, True), shape_of(expected, True)) == []
+
+
+# ------------------------------------------------------------------------------------- what is left out, and refused
+
+
+def test_what_has_no_place_is_dropped_with_a_word():
+    theirs = transformers.BertForPreTraining(transformers.BertConfig(**LANGUAGE_MODELS["bert"].settings)).eval()
+    lines = []
+    ours = convert(theirs, lines)
+    assert type(ours) is vt.VanillaTransformerForMaskedLM
+    assert any("bert.pooler.dense.weight" in line and "one vector" in line for line in lines)
+    assert any("cls.seq_relationship.weight" in line for line in lines)
+    assert len(lines) == 2
+    tokens = torch.tensor([[4, 9, 30]])
+    torch.testing.assert_close(ours(tokens).logits, theirs(tokens).prediction_logits, rtol=0, atol=1e-4)
+
+
+def test_the_discriminator_of_electra_gives_a_base_model():
+    theirs = transformers.ElectraForPreTraining(
+        transformers.ElectraConfig(**LANGUAGE_MODELS["electra"].settings)
+    ).eval()
+    lines = []
+    ours = convert(theirs, lines)
+    assert type(ours) is vt.VanillaTransformerModel and "discriminator_predictions" in lines[0]
+    tokens = torch.tensor([[4, 9, 30]])
+    torch.testing.assert_close(ours(tokens)[0], theirs.electra(tokens)[0], rtol=0, atol=1e-4)
+
+
+def test_settings_that_matter_only_in_training_are_told():
+    lines = []
+    convert(build("marian", encoder_layerdrop=0.1), lines)
+    assert lines == ["encoder_layerdrop=0.1 is left out: it matters only in training."]
+    ours = convert(build("bert"))
+    ours.config.activation_dropout = 0.3
+    lines = []
+    to_transformers(ours, "bert", report=lines.append)
+    assert lines == ["activation_dropout=0.3 is left out: bert has no such setting."]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True"),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}, "neither stretched"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}, "max_window_layers=1"),
+        ("albert", {"num_hidden_groups": 2}, "num_hidden_groups=2"),
+        ("albert", {"inner_group_num": 2}, "inner_group_num=2"),
+        ("albert", {"embedding_size": 32}, "embedding_size=32"),
+        ("bert", {"is_decoder": True}, "is_decoder=True"),
+        ("roberta", {"hidden_act": "relu"}, "its head keeps to 'gelu'"),
+        ("bart", {"decoder_attention_heads": 2}, "decoder_attention_heads=2"),
+        ("marian", {"decoder_ffn_dim": 24}, "decoder_ffn_dim=24"),
+    ],
+)
+def test_settings_without_a_place_are_refused(name, changes, said):
+    with pytest.raises(ConversionError, match=said) as error:
+        convert(build(name, **changes), [])
+    assert str(error.value).startswith(f"{name}: ") and "\n" not in str(error.value)
+
+
+def test_other_classes_and_families_are_refused():
+    settings = LANGUAGE_MODELS["bert"].settings
+    config = transformers.BertConfig(num_hidden_layers=1, **settings)
+    with pytest.raises(
+        ConversionError, match="BertForSequenceClassification.* one vector of a sequence in another way"
+    ):
+        convert(transformers.BertForSequenceClassification(config))
+    with pytest.raises(ConversionError, match="FSMTModel cannot be converted.*FSMTForConditionalGeneration can"):
+        convert(build("fsmt").model)
+    config = transformers.GPTNeoXConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=20)
+    with pytest.raises(ConversionError, match="'gpt_neox' cannot be converted; those of marian, bart, .* can"):
+        convert(transformers.GPTNeoXForCausalLM(config))
+    with pytest.raises(ConversionError, match="a model of this package already"):
+        convert(tiny_model())
+
+
+def test_a_trained_table_of_positions_is_refused():
+    theirs = build("marian")
+    with torch.no_grad():
+        theirs.model.decoder.embed_positions.weight[5] += 0.1
+    with pytest.raises(ConversionError, match="model.decoder.embed_positions.weight differs from the sinusoids"):
+        convert(theirs)
+
+
+def change_weights(folder, change):
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda w: w.pop("model.layers.1.mlp.up_proj.weight"), "no weight for model.layers.1.mlp.up_proj.weight"),
+        (
+            lambda w: w.update({"model.layers.0.q_norm.weight": torch.ones(8)}),
+            "no place for model.layers.0.q_norm.weight",
+        ),
+        (lambda w: w.update({"model.norm.weight": torch.ones(9)}), "size does not fit of model.norm.weight"),
+    ],
+)
+def test_weights_that_lack_or_have_no_place_stop_the_conversion(change, said, tmp_path):
+    build("llama").save_pretrained(tmp_path / "theirs")
+    change_weights(tmp_path / "theirs", change)
+    with pytest.raises(ConversionError, match=said):
+        from_transformers(tmp_path / "theirs", report=silent)
+
+
+def test_weights_that_a_checkpoint_has_beside_are_dropped_with_a_word(tmp_path):
+    """As bert-base-uncased, which names BertForMaskedLM and holds all of pre-training."""
+    theirs = transformers.BertForPreTraining(transformers.BertConfig(**LANGUAGE_MODELS["bert"].settings)).eval()
+    theirs.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["BertForMaskedLM"]}))
+    lines = []
+    ours = from_transformers(tmp_path, report=lines.append)
+    assert {line.partition(",")[0] for line in lines} == {
+        "bert.pooler.dense.bias",
+        "cls.seq_relationship.bias",
+    }
+    tokens = torch.tensor([[4, 9, 30]])
+    torch.testing.assert_close(ours(tokens).logits, theirs(tokens).prediction_logits, rtol=0, atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------------------------- export
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("marian", {"architecture": "encoder-decoder", "sinusoidal_form": "concatenated", "output_bias": "fixed"}),
+        (
+            "fsmt",
+            {
+                "architecture": "encoder-decoder",
+                "sinusoidal_form": "fairseq",
+                "position_offset": 1,
+                "target_vocab_size": 43,
+            },
+        ),
+        ("gpt2", {"architecture": "decoder-only", "position_encoding": "learned", "norm_position": "pre"}),
+        (
+            "llama",
+            {
+                "architecture": "decoder-only",
+                "position_encoding": "rope",
+                "norm_position": "pre",
+                "norm_type": "rmsnorm",
+                "gated_feed_forward": True,
+                "hidden_act": "silu",
+                "attention_bias": False,
+                "mlp_bias": False,
+            },
+        ),
+    ],
+)
+def test_models_of_our_own_find_a_family(family, fields, tmp_path):
+    scale = {"scale_embedding": False} if fields["architecture"] == "decoder-only" else {}
+    ties = {"tie_word_embeddings": False} if family == "fsmt" else {}
+    ours = tiny_model(**fields, **scale, **ties, norm_eps=1e-5)
+    theirs = to_transformers(ours)
+    assert theirs.config.model_type == family
+    theirs.save_pretrained(tmp_path)
+    loaded = type(theirs).from_pretrained(tmp_path)
+    check_equality(loaded, ours)
+    assert_same_weights(ours.state_dict(), from_transformers(loaded).state_dict())
+
+
+def test_a_model_that_no_family_holds_is_refused_by_field():
+    with pytest.raises(
+        ConversionError, match=r"none has position_encoding='alibi'; in the way of the nearest, \w+, is "
+    ) as error:
+        to_transformers(tiny_model(position_encoding="alibi"))
+    assert "\n" not in str(error.value)
+    with pytest.raises(ConversionError, match=r"^marian cannot hold this model; in the way is norm_position='pre'"):
+        to_transformers(
+            tiny_model(norm_position="pre", norm_eps=1e-5, sinusoidal_form="concatenated", output_bias="fixed"),
+            "marian",
+        )
+    with pytest.raises(
+        ConversionError, match=r"^albert cannot hold .* is albert: embedding_size=32 cannot be converted"
+    ):
+        settings = convert(build("albert")).config.to_dict() | {"embedding_size": None}
+        to_transformers(vt.VanillaTransformerForMaskedLM(vt.VanillaTransformerConfig(**settings)), "albert")
+    with pytest.raises(ConversionError, match="gpt2 has a class with such a head"):
+        to_transformers(tiny_model("encoder-only"), "gpt2")
+    with pytest.raises(ConversionError, match="VanillaTransformerForSequenceClassification: no family"):
+        to_transformers(tiny_model("encoder-only", model_class=vt.VanillaTransformerForSequenceClassification))
+    with pytest.raises(ConversionError, match="unknown family 'berd'; the families are marian,"):
+        to_transformers(tiny_model("encoder-only"), "berd")
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "fields"),
+    [
+        ("llama", "llama", {"norm_eps": 1e-3, "rope_theta": 5.0}),
+        ("gpt2", "gpt2", {"attention_scale": 0.3}),
+        ("bert", "bert", {"position_offset": 2}),
+        ("t5", "t5", {"output_scale": 0.5}),
+        ("electra", "electra", {"hidden_act": "relu"}),
+    ],
+)
+def test_every_field_is_held_or_refused(family, name, fields):
+    """A model with other values either comes back the same, or the family is refused with the field's name."""
+    config = copy.deepcopy(convert(build(name)).config)
+    config = vt.VanillaTransformerConfig(**{**config.to_dict(), **fields})
+    ours = getattr(vt, FAMILIES[family].heads[LANGUAGE_MODELS[name].class_name])(config).eval()
+    try:
+        theirs = to_transformers(ours, family, report=silent)
+    except ConversionError as error:
+        assert next(iter(fields)) in str(error)
+    else:
+        check_equality(theirs, ours)
+
+
+# ------------------------------------------------------------------------------------------------------------ command
+
+
+def run(*arguments):
+    """What the command ends with."""
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["convert", *map(str, arguments)])
+    return stopped.value.code
+
+
+def test_the_command_converts_model_and_tokenizer_and_back(tmp_path, capsys):
+    theirs = save_with_tokenizer("bart", tmp_path / "bart")
+    assert run(tmp_path / "bart", tmp_path / "ours") == 0
+    said = capsys.readouterr().err
+    assert "checked: largest difference of logits" in said and "4 beams: the same tokens" in said
+    ours = AutoModel.from_pretrained(tmp_path / "ours")
+    assert isinstance(ours, vt.VanillaTransformerModel)
+    text = "12 cats and 144 dogs"
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
+    assert tokenizer(text) == AutoTokenizer.from_pretrained(tmp_path / "bart")(text)
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+    assert run(tmp_path / "ours", tmp_path / "back", "--to-transformers", "--family", "bart") == 0
+    back = transformers.BartForConditionalGeneration.from_pretrained(tmp_path / "back")
+    assert_same_weights(theirs.state_dict(), back.state_dict())
+    assert AutoTokenizer.from_pretrained(tmp_path / "back")(text) == tokenizer(text)
+
+
+def test_the_command_leaves_nothing_where_outputs_differ(tmp_path, capsys, monkeypatch):
+    save_with_tokenizer("gpt2", tmp_path / "theirs")
+    import vanilla_transformer.conversion.folders as folders
+
+    def wrong(*arguments, **options):
+        model = from_transformers(*arguments, **options)
+        with torch.no_grad():
+            model.model.decoder.layers[0].feed_forward.down_proj.bias += 0.01
+        return model
+
+    monkeypatch.setattr(folders, "from_transformers", wrong)
+    assert run(tmp_path / "theirs", tmp_path / "ours") == 2
+    assert "do not compute the same" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{theirs}", "{full}"], "is not empty"),
+        (["{theirs}", "{new}", "--family", "bart"], "--family says what"),
+        (["{theirs}", "{new}", "--kind", "sockeye"], "is unknown"),
+        (["{theirs}", "{new}", "--kind", "fairseq", "--revision", "x"], "have no meaning there"),
+        (["{theirs}", "{new}", "--source-dictionary", "d"], "those of --kind fairseq"),
+        (["{theirs}", "{new}", "--to-transformers"], "is a model of the family 'gpt2' already"),
+    ],
+)
+def test_mistakes_end_in_one_sentence(arguments, said, tmp_path, capsys):
+    build("gpt2").save_pretrained(tmp_path / "theirs")
+    capsys.readouterr()
+    places = {"theirs": tmp_path / "theirs", "full": tmp_path / "theirs", "new": tmp_path / "new"}
+    assert run(*(argument.format(**places) for argument in arguments)) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_revision_on_the_hub(tmp_path):
+    """In processes of their own, as the address of the Hub is read on import."""
+    with HubServer() as hub:
+        for branch, seed in (("main", 0), ("older", 1)):
+            save_with_tokenizer("gpt2", tmp_path / branch, seed=seed)
+            files = {path.name: path.read_bytes() for path in (tmp_path / branch).iterdir()}
+            if branch == "main":
+                hub.put("them/gpt2", files)
+            hub.repositories["them/gpt2"].add(branch, files, "weights")
+        of_hub = {
+            "HF_ENDPOINT": hub.url,
+            "HF_TOKEN": hub.TOKEN,
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_OFFLINE": "0",
+        }
+        code = "import sys; from vanilla_transformer.cli import main; main(sys.argv[1:])"
+        for name, options in (("main", []), ("older", ["--revision", "older"])):
+            command = [sys.executable, "-c", code, "convert", "them/gpt2", str(tmp_path / f"of-{name}"), *options]
+            done = subprocess.run(command, env={**os.environ, **of_hub}, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            ours = vt.VanillaTransformerForCausalLM.from_pretrained(tmp_path / f"of-{name}")
+            theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / name)
+            check_equality(theirs, ours)
+
+
+def test_a_model_without_tokenizer_is_converted_with_a_word(tmp_path):
+    build("bert").save_pretrained(tmp_path / "theirs")
+    lines = []
+    convert_folder(tmp_path / "theirs", tmp_path / "deep" / "ours", say=lines.append)
+    assert any("has no tokenizer" in line for line in lines)
+    assert (tmp_path / "deep" / "ours" / "model.safetensors").is_file()
+
+
+def test_a_tokenizer_that_needs_sentencepiece_says_so(tmp_path):
+    build("marian").save_pretrained(tmp_path / "theirs")
+    (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MarianTokenizer"}))
+    for name in ("source.spm", "target.spm"):
+        (tmp_path / "theirs" / name).write_bytes(b"")
+    (tmp_path / "theirs" / "vocab.json").write_text(json.dumps({"</s>": 0, "<unk>": 1, "<pad>": 59}))
+    with pytest.raises(
+        ConversionError, match="needs sentencepiece, which is not installed; `pip install sentencepiece`"
+    ):
+        convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lambda line: None)
+    assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name in LANGUAGE_MODELS if name in FAMILIES), "t5-v1.1", "marian-separate"]
+)
+def test_folders_there_and_back(name, tmp_path):
+    """Saved and loaded at every step, as the command does it."""
+    theirs = build(name)
+    theirs.save_pretrained(tmp_path / "theirs")
+    lines = []
+    convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lines.append)
+    convert_folder(tmp_path / "ours", tmp_path / "back", to=theirs.config.model_type, say=lines.append)
+    assert sum(line.startswith("checked: largest difference") for line in lines) == 2
+    back = type(theirs).from_pretrained(tmp_path / "back")
+    assert_same_weights(theirs.state_dict(), back.state_dict())
+    if theirs.can_generate():
+        tokens = torch.randint(4, 50, (2, 5), generator=torch.Generator().manual_seed(1))
+        assert torch.equal(theirs.generate(tokens, max_length=12), back.generate(tokens, max_length=12))
+
+
+class Evil:
+    """What a file could do while it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_pickled_weights_are_read_as_data_alone(tmp_path, capsys):
+    """As most OPUS-MT models are stored."""
+    theirs = build("marian")
+    theirs.save_pretrained(tmp_path / "theirs")
+    (tmp_path / "theirs" / "model.safetensors").unlink()
+    pickled = tmp_path / "theirs" / "pytorch_model.bin"
+    torch.save(theirs.state_dict(), pickled)
+    assert run(tmp_path / "theirs", tmp_path / "ours") == 0
+    ours = vt.VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "ours")
+    check_equality(theirs, ours)
+    torch.save({**theirs.state_dict(), "evil": Evil(tmp_path / "done")}, pickled)
+    capsys.readouterr()
+    assert run(tmp_path / "theirs", tmp_path / "other") == 2
+    error = capsys.readouterr().err.strip()
+    assert "pytorch_model.bin" in error and "open" in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "done").exists() and not (tmp_path / "other").exists()
