@@ -285,7 +285,7 @@ def test_a_cell_is_the_run_that_its_recipe_makes_alone(finished, tmp_path):
 
 def test_a_finished_table_is_not_trained_again_but_grows(finished):
     folder, values, _ = finished
-    before = written_in(folder)
+    before, described = written_in(folder), json.loads((folder / "ablation.json").read_text())
     with pytest.raises(RecipeError, match="is not empty; give --resume"):
         ablate(values)
     more = {**values, "ablation": {"cells": {**CELLS, "no-positions": {"model.position_encoding": "none"}}}}
@@ -297,6 +297,7 @@ def test_a_finished_table_is_not_trained_again_but_grows(finished):
     assert sum("is finished" in line for line in lines) == 4
     with pytest.raises(RecipeError, match="model.dropout of cell 'baseline' differs from"):
         ablate(more, ["model.dropout=0.4"], resume=True)
+    assert ablate(values, resume=True, drawn=True) == described
 
 
 # Runs that do not finish ---------------------------------------------------------------------------------------------
