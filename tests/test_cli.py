@@ -7,11 +7,11 @@ import sys
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, BertConfig
 
 from runs import recipe_values, reversed_words, save_translator, word_tokenizer, write_pairs
 from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
-from vanilla_transformer import cli
+from vanilla_transformer import VanillaTransformerConfig, cli
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.training.metrics import score_texts
 from vanilla_transformer.training.tasks.seq2seq import Seq2Seq
@@ -280,8 +280,37 @@ def test_an_interrupt_ends_in_one_sentence_and_status_130(command, tmp_path, mon
     assert status == 130 and "Traceback" not in err
 
 
+def test_explain_says_what_differs_and_where_parameters_are(command, folder):
+    status, out, err = command("explain", "gpt2")
+    assert (status, err) == (0, "")
+    assert out.startswith(VanillaTransformerConfig.from_preset("gpt2").explain() + "\n\n")
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in out.splitlines() if line.startswith("│")]
+    counts = {part: count for part, count, _ in rows}
+    assert counts["positions"] == "786,432" and counts["feed-forward"] == "56,669,184"
+    assert counts["total"] == "124,439,808"
+    assert command("explain", folder)[1].startswith(VanillaTransformerConfig.from_pretrained(folder).explain())
+
+
+def test_explain_lists_presets_with_source_and_parameters(command):
+    status, out, _ = command("explain", "--list")
+    text = " ".join(out.replace("│", " ").split())
+    for name in VanillaTransformerConfig.presets():
+        assert f" {name} {VanillaTransformerConfig.from_preset(name).num_parameters():,} " in text
+    assert status == 0 and "Vaswani et al. 2017" in text and "openai-community/gpt2-xl" in text
+
+
+def test_explain_refuses_what_it_cannot_explain(refused, tmp_path):
+    assert "'gpt3' is neither a preset nor a folder; did you mean 'gpt2'?" in refused("explain", "gpt3")
+    assert "--list shows the presets" in refused("explain", "nothing-like-it")
+    assert "or --list" in refused("explain")
+    assert "or --list" in refused("explain", "gpt2", "--list")
+    assert "there is no config.json" in refused("explain", tmp_path)
+    BertConfig().save_pretrained(tmp_path)
+    assert "a model of type bert" in refused("explain", tmp_path)
+
+
 def test_help_names_every_command(command):
     status, out, _ = command("--help")
     assert status == 0
-    for name in ("train", "train-tokenizer", "generate", "evaluate", "average", "inspect", "demo"):
+    for name in ("train", "train-tokenizer", "generate", "evaluate", "average", "inspect", "explain", "demo"):
         assert name in out

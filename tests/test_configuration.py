@@ -36,12 +36,6 @@ def test_parameters_of_the_paper():
     assert VanillaTransformerConfig().num_parameters() == 63_082_496 == count_parameters(VanillaTransformerConfig())
 
 
-@pytest.mark.parametrize("name", VanillaTransformerConfig.presets())
-def test_parameters_of_presets(name):
-    config = VanillaTransformerConfig.from_preset(name)
-    assert config.num_parameters() == count_parameters(config)
-
-
 @pytest.mark.parametrize(("architecture", "variant"), GRID)
 def test_parameter_formula(architecture, variant):
     config = tiny_config(architecture, variant)

@@ -30,7 +30,9 @@ from vanilla_transformer.training.run import run_recipe
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vanilla_transformer"
-CODE = {f"{part}_vanilla_transformer.py" for part in ("configuration", "generation", "modeling")}
+CODE = {
+    f"{part}_vanilla_transformer.py" for part in ("configuration", "explanations", "generation", "modeling", "presets")
+}
 MODEL = {"config.json", "generation_config.json", "model.safetensors", *CODE}
 TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}
 UPLOADS = {"lfs": "import huggingface_hub.constants as c; c.HF_HUB_DISABLE_XET = True\n", "xet": ""}

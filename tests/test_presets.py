@@ -10,6 +10,7 @@ import yaml
 from transformers import TrainingArguments
 
 from runs import recipe_values
+from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.training.presets import PRESETS
 from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
 from vanilla_transformer.training.run import run_recipe, training_arguments
@@ -45,7 +46,14 @@ SOURCES = {
     },
     "t2t": {  # transformer_base_v3
         "training": {"adam_beta2": 0.997, "adam_epsilon": 1e-9, "warmup_steps": 8000, "max_grad_norm": 0.0},
-        "model": {"attention_dropout": 0.1, "activation_dropout": 0.1, "norm_position": "pre", "init_scheme": "paper"},
+        "model": {
+            "attention_dropout": 0.1,
+            "activation_dropout": 0.1,
+            "norm_position": "pre",
+            "init_scheme": "paper",
+            "attention_bias": False,
+            "sinusoidal_form": "fairseq",
+        },
         "averaging": {"last": 8},
     },
     "fairseq": {  # examples/scaling_nmt
@@ -119,6 +127,15 @@ def test_a_preset_leaves_the_architecture_of_a_model_to_start_from(values, tmp_p
     recipe(values, "model.preset=transformer-tiny").config().save_pretrained(tmp_path / "begun")
     config = recipe(values, "preset=t2t", f"start_from={tmp_path / 'begun'}").config()
     assert (config.norm_position, config.activation_dropout) == ("post", 0.1)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_leaves_the_architecture_of_a_published_model(values, preset):
+    published = VanillaTransformerConfig.from_preset("bart-base")
+    config = recipe(values, f"preset={preset}", "model={preset: bart-base}").config()
+    for name in ("norm_position", "norm_eps", "attention_bias", "position_encoding", "sinusoidal_form"):
+        assert getattr(config, name) == getattr(published, name)
+    assert config.dropout == PRESETS[preset].model["dropout"]
 
 
 @pytest.mark.parametrize(

@@ -158,12 +158,12 @@ def test_a_model_has_the_convention_of_its_configuration(architecture, form):
 
 
 @pytest.mark.parametrize("what", ["bias", "forward hook", "forward pre-hook", "own forward"])
-def test_a_projection_that_is_more_than_its_weight_is_called(what):
+def test_what_a_projection_is_beside_its_weight_counts(what):
     """The loss without logits must not go past what a user has hung on the projection."""
     model = tiny_model("encoder-only", tie_word_embeddings=False)
     head = model.lm_head
     if what == "bias":
-        head.bias = nn.Parameter(torch.arange(50.0))
+        head.bias = nn.Parameter(torch.arange(50.0) / 25)
     elif what == "forward hook":
         head.register_forward_hook(lambda module, inputs, output: 2 * output)
     elif what == "forward pre-hook":
@@ -301,7 +301,7 @@ def sides(architecture):
 def counting(monkeypatch):
     """How often attention went sequence by sequence."""
     calls, original = [], modeling.segmented_attention
-    monkeypatch.setattr(modeling, "segmented_attention", lambda *args: calls.append(args[4]) or original(*args))
+    monkeypatch.setattr(modeling, "segmented_attention", lambda *args: calls.append(args[5]) or original(*args))
     return calls
 
 
@@ -443,7 +443,7 @@ def test_flash_attention_gets_the_bounds_of_the_sequences(monkeypatch, architect
         queries, keys = (bound.diff().tolist() for bound in bounds)
         assert (max(queries), max(keys)) == (kwargs["max_length_q"], kwargs["max_length_k"])
         segments = Segments(queries, keys)
-        return modeling.segmented_attention(module, query, key, value, segments, scaling, dropout), None
+        return modeling.segmented_attention(module, query, key, value, None, segments, scaling, dropout), None
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", varlen)
     model.config._attn_implementation_internal = "flash_attention_2"

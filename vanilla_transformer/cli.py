@@ -13,6 +13,7 @@ import typer
 from vanilla_transformer.training import DivergedError, RunInterrupted
 
 if TYPE_CHECKING:
+    from vanilla_transformer import VanillaTransformerConfig
     from vanilla_transformer.generation.translate import Hypothesis
 
 __all__ = ["app", "main"]
@@ -271,6 +272,44 @@ def inspect(
 
 
 @app.command()
+def explain(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="A preset, else a folder with a config.json or a Hub id; ./NAME for a folder named as one."
+        ),
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="All presets, with parameters and source.")] = False,
+) -> None:
+    """Say how a model differs from the paper's, and where its parameters are."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from vanilla_transformer import VanillaTransformerConfig
+
+    if (model is None) != show_list:
+        raise ValueError("name either a preset, a folder or a Hub id, or --list for all presets.")
+    if model is None:
+        table = Table("preset")
+        table.add_column("parameters", justify="right")
+        table.add_column("source")
+        for name, source in VanillaTransformerConfig.presets().items():
+            table.add_row(name, f"{VanillaTransformerConfig.from_preset(name).num_parameters():,}", source)
+    else:
+        config = _config(model)
+        print(config.explain(), end="\n\n")
+        table = Table("part")
+        for title in ("parameters", "share"):
+            table.add_column(title, justify="right")
+        total = config.num_parameters()
+        for part, count in config.parameters_by_part().items():
+            table.add_row(part, f"{count:,}", f"{count / total:.1%}")
+        table.add_section()
+        table.add_row("total", f"{total:,}", "")
+    Console().print(table)
+
+
+@app.command()
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the run.")] = Path("runs/demo"),
     overrides: Annotated[list[str] | None, typer.Argument(help="Recipe fields to override, name=value.")] = None,
@@ -287,6 +326,30 @@ def _quiet_libraries() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+
+
+def _config(model: str) -> "VanillaTransformerConfig":
+    import difflib
+
+    from transformers import AutoConfig
+
+    from vanilla_transformer import VanillaTransformerConfig
+
+    presets = VanillaTransformerConfig.presets()
+    if model in presets:
+        return VanillaTransformerConfig.from_preset(model)
+    if not Path(model).is_dir() and "/" not in model:
+        near = difflib.get_close_matches(model, presets, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "--list shows the presets."
+        raise ValueError(f"{model!r} is neither a preset nor a folder; {hint}")
+    if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
+        raise FileNotFoundError(f"there is no config.json in {model}; name the folder of a run or of a saved model.")
+    config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+    if not isinstance(config, VanillaTransformerConfig):
+        raise ValueError(
+            f"{model} is a model of type {config.model_type}, not of this package; name one that is, or a preset of --list."
+        )
+    return config
 
 
 def _open_input(name: str) -> IO[bytes]:

@@ -2,14 +2,14 @@
 """The specification of a model: every architectural choice as a typed, validated field with its reason.
 
 The defaults are the base model of "Attention Is All You Need" (Vaswani et al. 2017, arXiv:1706.03762), to the letter.
-A checkpoint carries this file to the Hub, so it imports nothing but transformers.
+A checkpoint carries this file to the Hub, so it imports nothing but transformers and files that go with it.
 """
 
 import copy
 import difflib
 import json
 import os
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import wraps
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -18,6 +18,9 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import logging
+
+from .explanations_vanilla_transformer import explanation
+from .presets_vanilla_transformer import PRESETS
 
 logger = logging.get_logger(__name__)
 ConfigClass = TypeVar("ConfigClass", bound=PreTrainedConfig)
@@ -108,34 +111,6 @@ def _checked_at_the_border(config_class: type[ConfigClass]) -> type[ConfigClass]
 
     config_class.__init__ = __init__  # type: ignore[misc, method-assign]
     return config_class
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A published model: the fields in which it differs from the default, and where they were published."""
-
-    source: str
-    fields: dict[str, Any]
-
-
-PRESETS = {
-    "transformer-base": Preset("Vaswani et al. 2017, table 3, row base", {}),
-    "transformer-big": Preset(
-        "Vaswani et al. 2017, table 3, row big",
-        {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "dropout": 0.3},
-    ),
-    "transformer-tiny": Preset(
-        "Wu et al. 2021, 'Good for Misconceived Reasons' (Multi30k, Transformer-Tiny)",
-        {
-            "vocab_size": 10000,
-            "hidden_size": 128,
-            "intermediate_size": 256,
-            "num_hidden_layers": 4,
-            "num_attention_heads": 4,
-            "dropout": 0.3,
-        },
-    ),
-}
 
 
 @_checked_at_the_border
@@ -572,6 +547,19 @@ class VanillaTransformerConfig(PreTrainedConfig):
             raise _refuse(cls, f"unknown preset {name!r}; {hint}")
         return cls(**{**PRESETS[name].fields, **_canonical_fields(cls, overrides)})
 
+    def explain(self) -> str:
+        """What differs from the paper's base model: a line for each field, with what it changes and where it comes from.
+
+        Sizes and the ids of special tokens stand together in a line each, values that follow from others in none.
+
+        Example:
+            >>> print(VanillaTransformerConfig(norm_bias=False, vocab_size=100, max_position_embeddings=50).explain())
+            44,174,336 parameters. What differs from the base model of "Attention Is All You Need":
+            norm_bias = False: norms scale and add nothing [nanoGPT (bias=False), MPT]
+            sizes, the base model's in brackets: vocab_size = 100 (37000), max_position_embeddings = 50 (1024)
+        """
+        return explanation(self)
+
     def num_parameters(self) -> int:
         """Number of distinct parameters of the model with its language-modelling head, from the formula alone.
 
@@ -635,4 +623,4 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return parts
 
 
-__all__ = ["PRESETS", "Preset", "VanillaTransformerConfig"]
+__all__ = ["VanillaTransformerConfig"]

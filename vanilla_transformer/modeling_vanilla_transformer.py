@@ -529,13 +529,10 @@ class Segments:
 
     Attributes:
         queries, keys: number of tokens of each sequence.
-        bias: (H, L, L), added to the scores of the first so many queries and keys of a sequence, L at most; in it, what
-            comes later is masked where attention is causal.
     """
 
     queries: list[int]
     keys: list[int]
-    bias: torch.Tensor | None = None
     _bounds: list[torch.Tensor] | None = field(default=None, init=False, repr=False)
 
     @cached_property
@@ -621,14 +618,16 @@ def segmented_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
     segments: Segments,
     scaling: float,
     dropout: float = 0.0,
 ) -> torch.Tensor:
-    """Scaled dot-product attention sequence by sequence: no mask, no padding, nothing computed to be thrown away.
+    """Scaled dot-product attention sequence by sequence: no padding, nothing computed to be thrown away.
 
     Args:
         query: (1, H, N, d). key, value: (1, K, M, d). N and M are the sums of the lengths in `segments`.
+        attention_mask: (1, H, L, L), added to the scores of every sequence, L places at most; `None` for nothing.
 
     Returns:
         (1, N, H, d)
@@ -647,8 +646,8 @@ def segmented_attention(
         segments.runs, query.split(query_sizes), key.split(key_sizes), value.split(key_sizes), strict=True
     ):
         mask = None if run.mask is None else run.mask.to(query.dtype)
-        if segments.bias is not None:  # of self-attention, too
-            mask = segments.bias[:, : run.queries, : run.keys].to(query.dtype)
+        if attention_mask is not None:  # of self-attention, too
+            mask = attention_mask[..., : run.queries, : run.keys].to(query.dtype)
         elif module.sliding_window is not None:  # of self-attention, whose runs have no masked keys
             distance = torch.arange(run.queries).unsqueeze(-1) - torch.arange(run.keys)
             mask = distance.abs() < module.sliding_window
@@ -774,7 +773,7 @@ class VanillaTransformerAttention(nn.Module):
         """(B, T, D) to (B, T, D), with the probabilities (B, H, T, S) where the backend has them.
 
         `rotation` (2, B or 1, T, d/2): `rotary_encoding` of the positions, for self-attention. `segments`: where the
-        batch is one long row. `layer_idx`: whose keys and values of the cache, where layers are shared.
+        batch is one long row; `attention_mask` is then that of `segmented_attention`. `layer_idx`: whose keys and values of the cache, where layers are shared.
         """
         layer_idx = self.layer_idx if layer_idx is None else layer_idx
         query = self._heads(self.q_proj, hidden_states)  # (B, H, T, d)
@@ -788,7 +787,7 @@ class VanillaTransformerAttention(nn.Module):
         dropout = self.attention_dropout if self.training else 0.0
         if segments is not None:
             if not is_flash_attention_requested(self.config):
-                output = segmented_attention(self, query, key, value, segments, self.scaling, dropout)
+                output = segmented_attention(self, query, key, value, attention_mask, segments, self.scaling, dropout)
                 return self.o_proj(output.flatten(-2)), None
             kwargs |= segments.for_flash_attention(query.device)
         output, probabilities = attention_interface(
@@ -1087,17 +1086,16 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             mask = distance <= 0
         return add_to_mask(bias.unsqueeze(0), mask, dtype_of_products(states))
 
-    def segments(self, unpadded: Unpadded, states: torch.Tensor) -> Segments:
-        """Of self-attention over the long row."""
-        bias = None
-        if self.config.position_encoding in ("alibi", "relative"):
-            places = torch.arange(max(unpadded.lengths), device=states.device)
-            mask, window = None, self.config.sliding_window
-            if window is not None:
-                distance = places - places.unsqueeze(-1)
-                mask = (distance > -window) & (distance <= 0) if self.is_causal else distance.abs() <= window
-            bias = self.add_score_bias(mask, places, places, states).squeeze(0)
-        return Segments(unpadded.lengths, unpadded.lengths, bias)
+    def mask_of_segments(self, lengths: list[int], states: torch.Tensor) -> torch.Tensor | None:
+        """The mask (1, H, L, L) of every sequence of a long row, L the longest; `None` where nothing is added to scores."""
+        if self.config.position_encoding not in ("alibi", "relative"):
+            return None
+        places = torch.arange(max(lengths), device=states.device)
+        mask, window = None, self.config.sliding_window
+        if window is not None:
+            distance = places - places.unsqueeze(-1)
+            mask = (distance > -window) & (distance <= 0) if self.is_causal else distance.abs() <= window
+        return self.add_score_bias(mask, places, places, states)
 
     def layers_in_order(self) -> list[VanillaTransformerLayer]:
         """As often as the stack is deep, also where all are one."""
@@ -1192,7 +1190,8 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
             input_ids, inputs_embeds, position_ids, token_type_ids = map(unpadded.take, rows)
         hidden_states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
         if unpadded is not None:
-            attention_mask, segments = None, self.segments(unpadded, hidden_states)
+            attention_mask = self.mask_of_segments(unpadded.lengths, hidden_states)
+            segments = Segments(unpadded.lengths, unpadded.lengths)
         else:
             local = self.config.sliding_window is not None
             create_mask = create_bidirectional_sliding_window_mask if local else create_bidirectional_mask
@@ -1318,7 +1317,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             cross_segments = Segments(unpadded.lengths, source.lengths)
         hidden_states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
         if unpadded is not None:
-            attention_mask, segments = None, self.segments(unpadded, hidden_states)
+            attention_mask = self.mask_of_segments(unpadded.lengths, hidden_states)
+            segments = Segments(unpadded.lengths, unpadded.lengths)
         else:
             local = self.config.sliding_window is not None
             create_mask = create_sliding_window_causal_mask if local else create_causal_mask

@@ -1,7 +1,8 @@
 """Named recipes of the field: how the paper, tensor2tensor, fairseq and transformers train, with the source of each.
 
-A preset sets what belongs to training itself. The architecture is `model.preset`'s; the size of batches and the length of
-training depend on data and machine, and stay with the recipe: the sources say which they had.
+A preset sets what belongs to training itself. The sizes of the model are `model.preset`'s, and so is its architecture where
+that is a published model beyond the paper's own; the size of batches and the length of training depend on data and machine,
+and stay with the recipe: the sources say which they had.
 """
 
 from dataclasses import dataclass, field
@@ -16,11 +17,13 @@ class RecipePreset:
 
     Attributes:
         source: where the values stand, and what of it a preset cannot say.
+        architecture: of the model section, for models that are the paper's in all but this and their sizes.
         model, training, averaging: of the sections of these names.
         generation: of that section, for translation.
     """
 
     source: str
+    architecture: dict[str, Any] = field(default_factory=dict)
     model: dict[str, Any] = field(default_factory=dict)
     training: dict[str, Any] = field(default_factory=dict)
     averaging: dict[str, Any] = field(default_factory=dict)
@@ -30,9 +33,8 @@ class RecipePreset:
 PAPER = RecipePreset(
     "Vaswani et al. 2017 (arXiv:1706.03762), sections 5.3, 5.4 and 6.1, base model: 100,000 updates of about 25,000 tokens "
     "a side; initial values, of which the paper says nothing, from tensor2tensor's transformer_base_v1",
+    architecture={"norm_position": "post", "norm_eps": 1e-6},
     model={
-        "norm_position": "post",
-        "norm_eps": 1e-6,
         "dropout": 0.1,
         "attention_dropout": 0.0,
         "activation_dropout": 0.0,
@@ -58,9 +60,14 @@ PAPER = RecipePreset(
 TENSOR2TENSOR = RecipePreset(
     "tensor2tensor, models/transformer.py, transformer_base (which is transformer_base_v3): 4,096 tokens a side on each of "
     "8 GPUs; averaging as bin/t2t_avg_all.py and decoding as utils/decoding.py have it by default",
+    architecture={
+        "norm_position": "pre",  # layer_preprocess_sequence "n", layer_postprocess_sequence "da"
+        "norm_eps": 1e-6,
+        "attention_bias": False,  # its attention computes with use_bias=False
+        "sinusoidal_form": "fairseq",
+    },
     model={
         **PAPER.model,
-        "norm_position": "pre",  # layer_preprocess_sequence "n", layer_postprocess_sequence "da"
         "attention_dropout": 0.1,
         "activation_dropout": 0.1,  # relu_dropout
         "label_smoothing_form": "others",
@@ -79,9 +86,8 @@ FAIRSEQ = RecipePreset(
     "fairseq, examples/scaling_nmt/README.md (Ott et al. 2018, arXiv:1806.00187), WMT'16 English to German with the big "
     "model: 3,584 tokens a side on each of 8 GPUs; its warm-up starts at a rate of 1e-7, here at the first step of a "
     "straight line from zero",
+    architecture={"norm_position": "post", "norm_eps": 1e-5, "sinusoidal_form": "fairseq"},
     model={
-        "norm_position": "post",
-        "norm_eps": 1e-5,
         "dropout": 0.3,
         "attention_dropout": 0.0,
         "activation_dropout": 0.0,
@@ -107,6 +113,7 @@ FAIRSEQ = RecipePreset(
 FAIRSEQ_IWSLT = RecipePreset(
     "fairseq, examples/translation/README.md, IWSLT'14 German to English: 4,096 tokens a side on one GPU, the best "
     "checkpoint; fairseq decays biases and norms as well, transformers the other weights only",
+    architecture=FAIRSEQ.architecture,
     model=FAIRSEQ.model,
     training={**FAIRSEQ.training, "weight_decay": 1e-4},
     averaging={"last": 0},

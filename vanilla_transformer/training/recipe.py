@@ -326,8 +326,10 @@ class Recipe:
         self.tokenizer.kind = self.tokenizer.kind or task.tokenizer_kind
         preset = {} if self.start_from else {"preset": "transformer-base"}
         architecture = {} if self.start_from else {"architecture": task.architecture}
-        # a model to start from has an architecture already
-        model = {n: v for n, v in trained_as.model.items() if self.start_from is None or n in _FREE_AT_START}
+        model = dict(trained_as.model)
+        # other published models, and one to start from, have an architecture already
+        if self.start_from is None and str(self.model.get("preset", "transformer-")).startswith("transformer-"):
+            model |= trained_as.architecture
         given = {VanillaTransformerConfig.attribute_map.get(name, name) for name in self.model}
         model = {n: v for n, v in {**task.model_defaults, **model}.items() if n not in given}
         self.model = {**preset, **architecture, **model, **self.model}

@@ -14,6 +14,7 @@ from transformers import (
     Trainer,
 )
 
+from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.packing import PackPairs
 from vanilla_transformer.data.preparation import iterate_texts, pair_lengths, tokenize_pairs
 from vanilla_transformer.data.report import DataReport
@@ -143,6 +144,13 @@ class Seq2Seq(Task):
 
     def config_fields(self) -> dict[str, Any]:
         special = {n: getattr(self.target_tokenizer, n) for n in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        if (preset := self.recipe.model.get("preset")) is not None:
+            published = VanillaTransformerConfig.from_preset(preset)
+            # the token that it starts the decoder with is one of these, under another id
+            start = published.decoder_start_token_id
+            if start is not None:
+                meant = next(name for name in special if getattr(published, name) == start)
+                special["decoder_start_token_id"] = special[meant]
         separate = {"target_vocab_size": len(self.target_tokenizer)} if self.separate else {}
         return {"vocab_size": len(self.tokenizer), **special, **separate}
 

@@ -1,0 +1,185 @@
+"""Small models of transformers' families with weights in general position, for the tests of conversion."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import transformers
+from transformers.utils import logging
+
+# wide enough that attention is far from uniform, which would hide mistakes in scores
+SPREAD = 0.2
+
+ENCODER_DECODER = {
+    "init_std": SPREAD,
+    "vocab_size": 60,
+    "d_model": 32,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 40,
+    "max_position_embeddings": 48,
+}
+BERT = {
+    "initializer_range": SPREAD,
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "max_position_embeddings": 48,
+    "type_vocab_size": 2,
+    "pad_token_id": 0,
+}
+LLAMA = {
+    "initializer_range": SPREAD,
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A class of transformers and settings.
+
+    Attributes:
+        depth: layers of the published model, of each stack.
+        depths: names of the settings that say so.
+        untied: a weight that gets values of its own, where the class would tie it.
+    """
+
+    class_name: str
+    settings: dict[str, Any]
+    depth: int = 12
+    depths: tuple[str, ...] = ("num_hidden_layers",)
+    untied: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def model(self, depth: int | tuple[int, ...] = 2, seed: int = 0, **changes: Any) -> transformers.PreTrainedModel:
+        """From the family's own initialiser, with norms and biases moved off their ones and zeros."""
+        depths = depth if isinstance(depth, tuple) else (depth,) * len(self.depths)
+        settings = {**self.settings, **dict(zip(self.depths, depths, strict=True)), **changes}
+        model_class = getattr(transformers, self.class_name)
+        torch.manual_seed(seed)
+        model = model_class(model_class.config_class(**settings), **self.options)
+        with torch.no_grad():
+            for name, tensor in model.state_dict().items():
+                if tensor.dim() == 1 or "bias" in name:
+                    tensor.add_(0.2 * torch.randn_like(tensor))
+        if self.untied is not None:
+            model = _untie(model, self.untied)
+        return model.eval()
+
+
+def _untie(model: transformers.PreTrainedModel, name: str) -> transformers.PreTrainedModel:
+    """As from a checkpoint that holds both weights."""
+    weights = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    weights[name] = torch.randn_like(weights[name]) * model.config.hidden_size**-0.5
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    untied = type(model).from_pretrained(None, config=model.config, state_dict=weights)
+    logging.set_verbosity(verbosity)
+    return untied
+
+
+STACKS = ("encoder_layers", "decoder_layers")
+MARIAN = {
+    **ENCODER_DECODER,
+    "pad_token_id": 59,
+    "decoder_start_token_id": 59,
+    "eos_token_id": 0,
+    "forced_eos_token_id": 0,
+}
+BART = {**ENCODER_DECODER, "forced_bos_token_id": 0}
+FSMT = {
+    **{name: value for name, value in ENCODER_DECODER.items() if name != "vocab_size"},
+    "src_vocab_size": 50,
+    "tgt_vocab_size": 60,
+    "langs": ["en", "de"],
+}
+T5 = {"vocab_size": 60, "d_model": 32, "d_kv": 6, "d_ff": 40, "num_heads": 4, "decoder_start_token_id": 0}
+T5_STACKS = ("num_layers", "num_decoder_layers")
+GPT2 = {
+    "initializer_range": SPREAD,
+    "vocab_size": 60,
+    "n_embd": 32,
+    "n_head": 4,
+    "n_positions": 48,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+LANGUAGE_MODELS = {
+    "marian": Case("MarianMTModel", {**MARIAN, "scale_embedding": True, "activation_function": "swish"}, 6, STACKS),
+    "marian-separate": Case(
+        "MarianMTModel",
+        {**MARIAN, "decoder_vocab_size": 70, "share_encoder_decoder_embeddings": False, "vocab_size": 65},
+        6,
+        STACKS,
+    ),
+    "fsmt": Case("FSMTForConditionalGeneration", FSMT, 6, STACKS),
+    "fsmt-tied": Case(
+        "FSMTForConditionalGeneration", {**FSMT, "src_vocab_size": 60, "tie_word_embeddings": True}, 6, STACKS
+    ),
+    "bart": Case("BartForConditionalGeneration", BART, 6, STACKS),
+    "bart-scaled-untied": Case(
+        "BartForConditionalGeneration", {**BART, "scale_embedding": True, "tie_word_embeddings": False}, 6, STACKS
+    ),
+    "t5": Case("T5ForConditionalGeneration", T5, 6, T5_STACKS),
+    "t5-v1.1": Case(
+        "T5ForConditionalGeneration",
+        {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        8,
+        T5_STACKS,
+        untied="lm_head.weight",
+    ),
+    "bert": Case("BertForMaskedLM", BERT),
+    "bert-untied": Case("BertForMaskedLM", {**BERT, "tie_word_embeddings": False}),
+    "roberta": Case("RobertaForMaskedLM", {**BERT, "pad_token_id": 1, "type_vocab_size": 1}),
+    "albert": Case("AlbertForMaskedLM", {**BERT, "embedding_size": 20, "hidden_act": "gelu_new"}),
+    "electra": Case("ElectraForMaskedLM", {**BERT, "embedding_size": 20}),
+    "electra-wide": Case("ElectraForMaskedLM", {**BERT, "embedding_size": 32}),
+    "gpt2": Case("GPT2LMHeadModel", GPT2, 12, ("n_layer",)),
+    "gpt2-unscaled": Case("GPT2LMHeadModel", {**GPT2, "scale_attn_weights": False, "n_inner": 40}, 12, ("n_layer",)),
+    "llama": Case("LlamaForCausalLM", {**LLAMA, "head_dim": 10, "pad_token_id": 0}, 32),
+    "llama-biases-tied": Case(
+        "LlamaForCausalLM",
+        {
+            **LLAMA,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+        },
+        32,
+    ),
+    "qwen2": Case("Qwen2ForCausalLM", {**LLAMA, "tie_word_embeddings": True}, 24),
+    "qwen2-window": Case(
+        "Qwen2ForCausalLM",
+        {**LLAMA, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
+        24,
+    ),
+}
+OTHER_MODELS = {
+    "marian-base": Case("MarianModel", MARIAN, 6, STACKS),
+    "bart-base": Case("BartModel", BART, 6, STACKS),
+    "t5-base": Case("T5Model", T5, 6, T5_STACKS),
+    "bert-base": Case("BertModel", BERT, options={"add_pooling_layer": False}),
+    "roberta-base": Case(
+        "RobertaModel", {**BERT, "pad_token_id": 1, "hidden_act": "relu"}, options={"add_pooling_layer": False}
+    ),
+    "albert-base": Case("AlbertModel", {**BERT, "embedding_size": 20}, options={"add_pooling_layer": False}),
+    "electra-base": Case("ElectraModel", {**BERT, "embedding_size": 20}),
+    "gpt2-base": Case("GPT2Model", GPT2, 12, ("n_layer",)),
+    "llama-base": Case("LlamaModel", LLAMA, 32),
+    "qwen2-base": Case("Qwen2Model", LLAMA, 24),
+    "bert-tokens": Case("BertForTokenClassification", {**BERT, "num_labels": 3}),
+    "roberta-tokens": Case("RobertaForTokenClassification", {**BERT, "pad_token_id": 1, "num_labels": 3}),
+    "albert-tokens": Case("AlbertForTokenClassification", {**BERT, "embedding_size": 20, "num_labels": 3}),
+    "electra-tokens": Case("ElectraForTokenClassification", {**BERT, "embedding_size": 20, "num_labels": 3}),
+}

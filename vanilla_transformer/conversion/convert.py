@@ -1,0 +1,359 @@
+"""Models of transformers' families to ours, and back, weight by weight."""
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
+
+import vanilla_transformer as vt
+from vanilla_transformer.modeling_vanilla_transformer import (
+    VanillaTransformerLMHeadModel,
+    VanillaTransformerPreTrainedModel,
+    sinusoidal_encoding,
+)
+
+from .families import FAMILIES
+from .family import OF_TRAINING, Family, Fields, differences, shape_of
+from .links import ConversionError, rename_to_ours, rename_to_theirs
+
+__all__ = ["build_ours", "family_of", "from_transformers", "load_theirs", "to_transformers"]
+
+logger = logging.get_logger(__name__)
+Report = Callable[[str], Any]
+
+LONGEST_LIST = 20
+
+
+def from_transformers(
+    model_or_path: PreTrainedModel | str | Path,
+    *,
+    revision: str | None = None,
+    dtype: torch.dtype | str | None = None,
+    report: Report = logger.warning,
+) -> VanillaTransformerPreTrainedModel:
+    """A model of a family of transformers as one of ours, with the same outputs.
+
+    Args:
+        model_or_path: a model, a folder, or an id on the Hub. Pickled weights are read as data alone.
+        revision: of an id on the Hub.
+        dtype: of the weights; `None` for as they are.
+        report: gets a line for all that is left out on purpose, such as the pooler of BERT.
+
+    Returns:
+        The model with the fitting head, in eval mode, with the settings of generation of the one given.
+
+    Raises:
+        ConversionError: for a family, class or setting that has no place here, and for weights without a place or
+            places without a weight, all of which it names.
+    """
+    if not isinstance(model_or_path, PreTrainedModel):
+        model_or_path = load_theirs(str(model_or_path), revision, dtype, report)
+    model = model_or_path
+    family, head = family_of(model)
+    theirs = {_qualified(family, model, name): tensor for name, tensor in model.state_dict().items()}
+    _report_dropped(family, theirs, report)
+    theirs = {name: tensor for name, tensor in theirs.items() if _dropped_for(family, name) is None}
+    for name, original in family.copies.items():
+        if name in theirs and not torch.equal(theirs.pop(name), theirs[original]):
+            report(f"{name} is left out: no layer reads it.")
+    tables = {name: theirs.pop(name) for name in family.computed if name in theirs}
+
+    ours, unknown = rename_to_ours(family.links, theirs)
+    if unknown:
+        raise ConversionError(f"{type(model).__name__}: there is no place for {_listed(unknown)}.")
+    fields = {**family.fields(model.config), **_ties(ours)}
+    if head == "VanillaTransformerForTokenClassification":
+        fields |= {"id2label": model.config.id2label, "label2id": model.config.label2id}
+    _check_head_activation(family, model.config, head)
+    for name in family.training:
+        if value := getattr(model.config, name, None):
+            report(f"{name}={value} is left out: it matters only in training.")
+    config = vt.VanillaTransformerConfig(**fields)
+    for name, table in tables.items():
+        _check_table(name, table, config)
+    converted = build_ours(getattr(vt, head), config, ours, dtype or model.dtype, type(model).__name__)
+    _carry_generation_config(model, converted)
+    return converted
+
+
+def to_transformers(
+    model: VanillaTransformerPreTrainedModel, family: str | None = None, *, report: Report = logger.warning
+) -> PreTrainedModel:
+    """One of our models as one of a family of transformers, with the same outputs, for all that runs its class.
+
+    Args:
+        model: with a head that families have, or without one.
+        family: a `model_type`, such as `"marian"`; `None` for the first that can hold the model.
+        report: gets a line for every setting of training that has no place there.
+
+    Raises:
+        ConversionError: where the family, or any, cannot hold the model, naming the fields that stand in the way.
+    """
+    if family is not None and family not in FAMILIES:
+        raise ConversionError(f"unknown family {family!r}; the families are {', '.join(FAMILIES)}.")
+    ours = type(model).__name__
+    obstacles: dict[str, list[str]] = {}
+    for name in FAMILIES if family is None else [family]:
+        if (head := _head_for(FAMILIES[name], ours)) is None:
+            continue
+        obstacles[name], settings = _obstacles(FAMILIES[name], model)
+        if not obstacles[name]:
+            return _build_theirs(FAMILIES[name], head, settings, model, report)
+    if not obstacles:
+        where = "no family of transformers" if family is None else family
+        raise ConversionError(f"{ours}: {where} has a class with such a head that computes the same.")
+    if family is not None:
+        raise ConversionError(
+            f"{family} cannot hold this model; in the way is {_of_config(model, obstacles[family])}."
+        )
+    in_all = [name for name in next(iter(obstacles.values())) if all(name in them for them in obstacles.values())]
+    nearest = min(obstacles, key=lambda name: len(obstacles[name]))
+    in_the_way = f"in the way of the nearest, {nearest}, is {_of_config(model, obstacles[nearest])}"
+    if in_all:
+        in_the_way = f"none has {_of_config(model, in_all)}; {in_the_way}"
+    raise ConversionError(f"no family of transformers can hold this model: {in_the_way}.")
+
+
+def family_of(model: PreTrainedModel) -> tuple[Family, str]:
+    """The family of a model of transformers, and the name of the class of ours that holds it."""
+    return _family_and_head(model.config.model_type, type(model).__name__)
+
+
+def _family_and_head(model_type: str, class_name: str) -> tuple[Family, str]:
+    if model_type not in FAMILIES:
+        if model_type == vt.VanillaTransformerConfig.model_type:
+            raise ConversionError(f"{class_name} is a model of this package already; load it with an Auto class.")
+        raise ConversionError(
+            f"models of the family {model_type!r} cannot be converted; those of {', '.join(FAMILIES)} can."
+        )
+    family = FAMILIES[model_type]
+    if class_name not in family.heads:
+        why = "its head computes something else than ours"
+        if class_name.endswith("ForSequenceClassification"):
+            why = "it makes one vector of a sequence in another way than ours"
+        raise ConversionError(
+            f"{class_name} cannot be converted, as {why}; of {model_type}, {', '.join(family.heads)} can."
+        )
+    return family, family.heads[class_name]
+
+
+def load_theirs(path: str, revision: str | None, dtype: torch.dtype | str | None, report: Report) -> PreTrainedModel:
+    """A model of a folder or of the Hub, if its file holds all its weights, and no others but what is dropped."""
+    config = AutoConfig.from_pretrained(path, revision=revision)
+    known = FAMILIES.get(config.model_type)
+    class_name = (config.architectures or [next(iter(known.heads)) if known else path])[0]
+    family, _ = _family_and_head(config.model_type, class_name)
+    with _quiet():
+        model, found = getattr(transformers, class_name).from_pretrained(
+            path,
+            revision=revision,
+            dtype=dtype or "auto",
+            output_loading_info=True,
+            weights_only=True,
+            **family.options.get(class_name, {}),
+        )
+    prefix = "" if any(name.startswith(family.prefix) for name in model.state_dict()) else family.prefix
+    unexpected = [name if name.startswith(family.prefix) else prefix + name for name in found["unexpected_keys"]]
+    _report_dropped(family, unexpected, report)
+    unplaced = [name for name in unexpected if _dropped_for(family, name) is None]
+    lacking = [prefix + name for name in found["missing_keys"]]
+    lacking = [n for n in lacking if n not in family.computed and _dropped_for(family, n) is None]
+    wrong = [str(name[0] if isinstance(name, tuple) else name) for name in found["mismatched_keys"]]
+    _refuse(path, unplaced, lacking, wrong)
+    return model
+
+
+def build_ours(
+    model_class: type[VanillaTransformerPreTrainedModel],
+    config: vt.VanillaTransformerConfig,
+    weights: dict[str, torch.Tensor],
+    dtype: torch.dtype | str,
+    source: str,
+) -> VanillaTransformerPreTrainedModel:
+    """A model of ours of exactly these weights, named as those of a model with a head.
+
+    Raises:
+        ConversionError: where a weight has no place, a place no weight, or one does not fit.
+    """
+    if model_class is vt.VanillaTransformerModel:
+        weights = {name.removeprefix("model."): tensor for name, tensor in weights.items()}
+    with torch.device("meta"):
+        expected = {name: tensor.shape for name, tensor in model_class(config).state_dict().items()}
+    wrong = [name for name in weights if name in expected and weights[name].shape != expected[name]]
+    _refuse(source, [n for n in weights if n not in expected], [n for n in expected if n not in weights], wrong)
+    with _quiet():
+        return model_class.from_pretrained(None, config=config, state_dict=weights, dtype=dtype).eval()
+
+
+def _build_theirs(
+    family: Family, head: str, settings: Fields, model: VanillaTransformerPreTrainedModel, report: Report
+) -> PreTrainedModel:
+    their_class, options = getattr(transformers, head), family.options.get(head, {})
+    if head.endswith("ForTokenClassification"):
+        settings = {**settings, "id2label": model.config.id2label, "label2id": model.config.label2id}
+    config = their_class.config_class(**settings)
+    held = vt.VanillaTransformerConfig(**family.fields(config))
+    for name in OF_TRAINING:
+        if getattr(held, name) != getattr(model.config, name):
+            report(f"{name}={getattr(model.config, name)} is left out: {family.name} has no such setting.")
+    with torch.device("meta"):
+        empty = their_class(config, **options)
+    known = [_qualified(family, empty, name) for name in empty.state_dict()]
+    bare = [name for name in empty.state_dict()][0] != known[0]
+    ours = {
+        name if isinstance(model, vt.modeling_vanilla_transformer.VanillaTransformerHeadModel) else f"model.{name}": w
+        for name, w in model.state_dict().items()
+    }
+    theirs, unknown = rename_to_theirs(family.links, ours, known)
+    theirs |= {name: theirs[original] for name, original in family.copies.items() if name in known}
+    lacking = [name for name in known if name not in theirs and name not in family.computed]
+    _refuse(type(model).__name__, unknown, lacking, [])
+    if bare:
+        theirs = {name.removeprefix(family.prefix): tensor for name, tensor in theirs.items()}
+    with _quiet():
+        converted = their_class.from_pretrained(
+            None, config=config, state_dict=theirs, dtype=model.dtype, **options
+        ).eval()
+    _carry_generation_config(model, converted)
+    return converted
+
+
+def _obstacles(family: Family, model: VanillaTransformerPreTrainedModel) -> tuple[list[str], Fields]:
+    """Fields of ours that the family cannot hold; and its settings, for a model without any."""
+    writes = isinstance(model, VanillaTransformerLMHeadModel)
+    settings = family.settings(model.config)
+    head = _head_for(family, type(model).__name__)
+    try:
+        with _quiet():
+            config = getattr(transformers, str(head)).config_class(**settings)
+        held = vt.VanillaTransformerConfig(**family.fields(config))
+    except (ValueError, TypeError, AttributeError):
+        # its own configuration, or the one that it would have here, refuses: see which fields it never has
+        fixed = {**family.fixed}
+        wrong = [
+            name for name, value in fixed.items() if name not in OF_TRAINING and getattr(model.config, name) != value
+        ]
+        return wrong or ["embedding_size" if family.name == "albert" else "hidden_size"], settings
+    found = differences(shape_of(model.config, writes), shape_of(held, writes))
+    if writes and family.ties_by_weights and "tie_word_embeddings" in found:
+        found.remove("tie_word_embeddings")
+    if writes and family.head_activation not in (None, model.config.hidden_act):
+        found.append("hidden_act")
+    return found, settings
+
+
+def _head_for(family: Family, ours: str) -> str | None:
+    return next((theirs for theirs, held in family.heads.items() if held == ours), None)
+
+
+def _check_head_activation(family: Family, config: PreTrainedConfig, head: str) -> None:
+    if head == "VanillaTransformerForMaskedLM" and family.head_activation not in (None, config.hidden_act):
+        raise ConversionError(
+            f"{family.name}: hidden_act={config.hidden_act!r} cannot be converted, as its head keeps to "
+            f"{family.head_activation!r}, and in ours the activation is that of the layers."
+        )
+
+
+def _qualified(family: Family, model: PreTrainedModel, name: str) -> str:
+    """The name of a weight as in a model with a head."""
+    bare = bool(family.prefix) and not hasattr(model, family.prefix.removesuffix("."))
+    return family.prefix + name if bare else name
+
+
+def _dropped_for(family: Family, name: str) -> str | None:
+    return next((purpose for start, purpose in family.dropped.items() if name.startswith(start)), None)
+
+
+def _report_dropped(family: Family, names: Iterable[str], report: Report) -> None:
+    by_purpose: dict[str, list[str]] = {}
+    for name in names:
+        if purpose := _dropped_for(family, name):
+            by_purpose.setdefault(purpose, []).append(name)
+    for purpose, dropped in by_purpose.items():
+        report(f"{_listed(dropped)}: left out, {purpose}.")
+
+
+def _ties(ours: dict[str, torch.Tensor]) -> Fields:
+    """What is one matrix in a model at hand, whatever its configuration says."""
+
+    def same(one: str, other: str) -> bool:
+        return ours[one].data_ptr() == ours[other].data_ptr()
+
+    ties: Fields = {}
+    encoder, decoder = (f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
+    if "lm_head.weight" in ours:
+        ties["tie_word_embeddings"] = same("lm_head.weight", decoder if decoder in ours else encoder)
+    if encoder in ours and decoder in ours:
+        ties["share_encoder_decoder_embeddings"] = same(encoder, decoder)
+    return ties
+
+
+def _check_table(name: str, table: torch.Tensor, config: vt.VanillaTransformerConfig) -> None:
+    """Refuse a table of sinusoids that are none, such as one that was trained."""
+    positions = torch.arange(config.position_offset, len(table))
+    formula = sinusoidal_encoding(positions, config.embedding_width, config.sinusoidal_form)
+    # float32 there, so large positions are off by some parts in a thousand
+    if (off := (table[config.position_offset :].float().cpu() - formula).abs().max()) > 0.01:
+        raise ConversionError(
+            f"{name} differs from the sinusoids of {config.sinusoidal_form!r} by {off:.3g}, so it is a table of its own, for "
+            "which there is no place."
+        )
+
+
+def _carry_generation_config(source: PreTrainedModel, target: PreTrainedModel) -> None:
+    if source.can_generate() and target.can_generate():
+        target.generation_config = copy.deepcopy(source.generation_config)
+        # else settings that transformers does not know are dropped on saving
+        target.generation_config._from_model_config = False
+
+
+def _refuse(source: str, unplaced: list[str], lacking: list[str], wrong: list[str]) -> None:
+    reasons = [
+        f"{what} {_listed(names)}"
+        for what, names in (
+            ("there is no place for", unplaced),
+            ("there is no weight for", lacking),
+            ("the size does not fit of", wrong),
+        )
+        if names
+    ]
+    if reasons:
+        raise ConversionError(f"{source}: {'; '.join(reasons)}.")
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - LONGEST_LIST} more" if len(names) > LONGEST_LIST else ""
+    return ", ".join(names[:LONGEST_LIST]) + more
+
+
+def _of_config(model: PreTrainedModel, names: list[str]) -> str:
+    derived = {
+        "final_norm": "has_final_norm",
+        "attention_output_bias": "has_attention_output_bias",
+        "share_encoder_decoder_embeddings": "has_shared_embeddings",
+        "embedding_size": "embedding_width",
+        "target_vocab_size": "output_vocab_size",
+        "decoder_layers": "num_decoder_layers",
+    }
+    return ", ".join(f"{name}={getattr(model.config, derived.get(name, name))!r}" for name in names)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers' own lines about weights, which are checked here, would only confuse."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()

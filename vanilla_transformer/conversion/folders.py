@@ -1,0 +1,139 @@
+"""A folder or repository of one kind of model as a folder of the other, checked before it appears."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+from transformers.utils.hub import cached_file
+
+import vanilla_transformer as vt
+from vanilla_transformer.training.saving import errors_of_writing, whole_folder
+
+from .convert import from_transformers, load_theirs, to_transformers
+from .links import ConversionError
+from .state_dicts import from_fairseq, from_opennmt
+from .verify import check_equality
+
+__all__ = ["convert_folder"]
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "source.spm",
+    "sentencepiece.bpe.model",
+)
+
+
+def convert_folder(
+    model: str | Path,
+    output: str | Path,
+    *,
+    revision: str | None = None,
+    to: str | None = None,
+    kind: str = "transformers",
+    source_dictionary: Path | None = None,
+    target_dictionary: Path | None = None,
+    say: Callable[[str], Any] = print,
+) -> Path:
+    """Convert a model and its tokenizer, check that both models compute the same, and only then let the folder appear.
+
+    Args:
+        model: a folder, an id on the Hub, or the file of a checkpoint of fairseq or OpenNMT-py.
+        output: a folder that is not there, or empty.
+        revision: of an id on the Hub.
+        to: for a model of ours: a family of transformers, or `"any"`.
+        kind: `"transformers"`, `"fairseq"` or `"opennmt"`.
+        source_dictionary, target_dictionary: of fairseq.
+        say: gets a line for each step.
+
+    Raises:
+        ConversionError: where the model cannot be converted or the converted one computes something else.
+        FileExistsError: where `output` holds something.
+        OSError: where it cannot be read or written.
+    """
+    output = Path(output)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise FileExistsError(f"{output} is not empty; name another folder for the converted model.")
+    if kind not in ("transformers", "fairseq", "opennmt"):
+        raise ConversionError(f"--kind {kind} is unknown; it is transformers, fairseq or opennmt.")
+    reference: PreTrainedModel | None = None
+    if kind == "fairseq":
+        converted: PreTrainedModel = from_fairseq(
+            model, source_dictionary=source_dictionary, target_dictionary=target_dictionary, report=say
+        )
+    elif kind == "opennmt":
+        converted = from_opennmt(model, report=say)
+    elif to is not None:
+        reference = _load_ours(str(model), revision)
+        converted = to_transformers(reference, None if to == "any" else to, report=say)  # type: ignore[arg-type]
+    else:
+        reference = load_theirs(str(model), revision, None, say)
+        converted = from_transformers(reference, report=say)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with errors_of_writing(output, "make room and convert again"), whole_folder(output) as partial:
+        converted.save_pretrained(partial)
+        if kind == "transformers":
+            _copy_tokenizer(str(model), revision, partial, say)
+        saved = type(converted).from_pretrained(partial, dtype=converted.dtype)
+        if reference is None:
+            _check_saved(converted, saved)
+            say(f"{kind} is not at hand to compare outputs with; all weights are placed, and saved as they were.")
+        else:
+            pair = (saved, reference) if to is not None else (reference, saved)
+            say(f"checked: {check_equality(*pair)}")  # type: ignore[arg-type]
+    say(f"{type(converted).__name__} saved in {output}")
+    return output
+
+
+def _load_ours(path: str, revision: str | None) -> vt.VanillaTransformerPreTrainedModel:
+    config = AutoConfig.from_pretrained(path, revision=revision)
+    if not isinstance(config, vt.VanillaTransformerConfig):
+        raise ConversionError(
+            f"{path} is a model of the family {config.model_type!r} already; leave --to-transformers out to convert it to ours."
+        )
+    name = (config.architectures or ["VanillaTransformerModel"])[0]
+    model: vt.VanillaTransformerPreTrainedModel = getattr(vt, name).from_pretrained(
+        path, revision=revision, dtype="auto"
+    )
+    return model.eval()
+
+
+def _copy_tokenizer(path: str, revision: str | None, folder: Path, say: Callable[[str], Any]) -> None:
+    """Save the tokenizer of a model beside the converted one; its class stays, so that it loads by itself."""
+    try:
+        AutoTokenizer.from_pretrained(path, revision=revision).save_pretrained(folder)
+    except ImportError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        package = "sentencepiece" if "sentencepiece" in str(error).lower() else "a package that is not installed"
+        raise ConversionError(
+            f"the tokenizer of {path} needs {package} (`pip install sentencepiece`), or convert a copy of the folder without "
+            f"the files of its tokenizer; transformers says: {lines[0] if lines else 'nothing more'}"
+        ) from error
+    except (OSError, ValueError, KeyError) as error:
+        if any(_has_file(path, name, revision) for name in TOKENIZER_FILES):
+            raise ConversionError(f"the tokenizer of {path} cannot be loaded: {error}") from error
+        say(f"{path} has no tokenizer, so neither has the converted model.")
+
+
+def _has_file(path: str, name: str, revision: str | None) -> bool:
+    found = cached_file(
+        path,
+        name,
+        revision=revision,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return found is not None
+
+
+def _check_saved(model: PreTrainedModel, saved: PreTrainedModel) -> None:
+    weights, others = model.state_dict(), saved.state_dict()
+    wrong = [name for name in weights if name not in others or not torch.equal(weights[name], others[name])]
+    if wrong:
+        raise ConversionError(f"what was saved differs from what was converted in {', '.join(wrong[:20])}.")

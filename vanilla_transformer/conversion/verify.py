@@ -1,0 +1,177 @@
+"""Whether two models compute the same: on random inputs, padded on either side, and in what they generate."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import logging
+
+from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
+
+from .convert import family_of
+from .links import ConversionError
+
+__all__ = ["TOLERANCE", "Equality", "check_equality", "measure_equality"]
+
+TOLERANCE = 1e-4
+"""Largest difference of logits and hidden states, in float32."""
+
+LENGTHS = (9, 5, 7)
+"""Of the rows of a batch, so that two are padded."""
+
+
+@dataclass
+class Equality:
+    """How far two models are apart.
+
+    Attributes:
+        states: the largest difference of any hidden state, at tokens.
+        logits: of any logit; 0 for models without.
+        generated: by method, whether both wrote the same tokens.
+    """
+
+    states: float = 0.0
+    logits: float = 0.0
+    generated: dict[str, bool] = field(default_factory=dict)
+
+    def holds(self, tolerance: float = TOLERANCE) -> bool:
+        # not a number is not within any tolerance
+        return self.states <= tolerance and self.logits <= tolerance and all(self.generated.values())
+
+    def __str__(self) -> str:
+        said = f"largest difference of logits {self.logits:.2g}, of hidden states {self.states:.2g}"
+        for method, same in self.generated.items():
+            said += f"; {method}: {'the same tokens' if same else 'other tokens'}"
+        return said
+
+
+def check_equality(theirs: PreTrainedModel, ours: VanillaTransformerPreTrainedModel, seed: int = 0) -> Equality:
+    """[`measure_equality`], and an error where the models differ.
+
+    Raises:
+        ConversionError: with all that was measured.
+    """
+    measured = measure_equality(theirs, ours, seed)
+    if not measured.holds():
+        raise ConversionError(
+            f"{type(theirs).__name__} and {type(ours).__name__} do not compute the same ({measured}); at most {TOLERANCE} is "
+            "allowed."
+        )
+    return measured
+
+
+@torch.no_grad()
+def measure_equality(theirs: PreTrainedModel, ours: VanillaTransformerPreTrainedModel, seed: int = 0) -> Equality:
+    """Compare a model of a family with one of ours, in float32.
+
+    Batches hold rows of several lengths, padded on the right, then on the left. Greedy search and 4 beams write 12 tokens.
+
+    Args:
+        theirs, ours: in either order of conversion; left as they are.
+        seed: of the random tokens.
+    """
+    theirs, ours = (
+        model.eval() if model.dtype == torch.float32 else copy.deepcopy(model).float().eval()
+        for model in (theirs, ours)
+    )
+    generator = torch.Generator().manual_seed(seed)
+    measured = Equality()
+    with _quiet_generation():
+        for side in ("right", "left"):
+            batch = _batch(ours, side, generator)
+            _compare_forward(theirs, ours, batch, measured)
+            # encoders that count padding would see other positions on the left; and what differs by now needs no more proof
+            generates = theirs.can_generate() and measured.holds()
+            if generates and side == ("right" if ours.config.is_encoder_decoder else "left"):
+                for method, beams in (("greedy", 1), ("4 beams", 4)):
+                    prompt = {name: batch[name] for name in ("input_ids", "attention_mask")}
+                    written = [
+                        model.generate(**prompt, num_beams=beams, do_sample=False, max_new_tokens=12)
+                        for model in (theirs, ours)
+                    ]
+                    measured.generated[method] = torch.equal(*written)
+    return measured
+
+
+def _compare_forward(
+    theirs: PreTrainedModel,
+    ours: VanillaTransformerPreTrainedModel,
+    batch: dict[str, torch.Tensor],
+    measured: Equality,
+) -> None:
+    their_inputs, our_inputs = {**batch, "use_cache": False}, {**batch, "use_cache": False}
+    family, _ = family_of(theirs)
+    masks = {"": "attention_mask", "decoder_": "decoder_attention_mask"}
+    for prefix, mask in masks.items():
+        if mask not in batch:
+            continue
+        if family.counts_padding:
+            places = torch.arange(batch[mask].shape[1], device=batch[mask].device).unsqueeze(0)
+            our_inputs[f"{prefix}position_ids"] = places.expand(len(batch[mask]), -1)
+        elif ours.config.architecture == "decoder-only":
+            their_inputs["position_ids"] = (batch[mask].cumsum(-1) - 1).clamp(min=0)
+    if not ours.config.is_decoder and not ours.config.is_encoder_decoder:
+        del their_inputs["use_cache"], our_inputs["use_cache"]
+    one, other = (
+        model(**inputs, output_hidden_states=True) for model, inputs in ((theirs, their_inputs), (ours, our_inputs))
+    )
+    target = batch.get("decoder_attention_mask", batch["attention_mask"])
+    states = {"hidden_states": batch["attention_mask"]}
+    if ours.config.is_encoder_decoder:
+        states = {"encoder_hidden_states": batch["attention_mask"], "decoder_hidden_states": target}
+    for name, mask in states.items():
+        if len(one[name]) != len(other[name]):
+            raise ConversionError(f"{name} are {len(one[name])} and {len(other[name])}: the models differ in depth.")
+        for pair in zip(one[name], other[name], strict=True):
+            measured.states = _largest(measured.states, *pair, mask)
+    if getattr(other, "logits", None) is not None and getattr(one, "logits", None) is not None:
+        measured.logits = _largest(measured.logits, one.logits, other.logits, target)
+    elif hasattr(one, "prediction_logits"):
+        measured.logits = _largest(measured.logits, one.prediction_logits, other.logits, target)
+
+
+def _largest(sofar: float, one: torch.Tensor, other: torch.Tensor, mask: torch.Tensor) -> float:
+    difference = (one - other)[mask.bool()].abs().max().item()
+    return difference if difference != difference else max(sofar, difference)
+
+
+def _batch(ours: VanillaTransformerPreTrainedModel, side: str, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Random tokens, none of which is special, padded on one side."""
+    config, device = ours.config, ours.device
+    batch = {}
+    sizes = {"": config.vocab_size} | ({"decoder_": config.output_vocab_size} if config.is_encoder_decoder else {})
+    for prefix, size in sizes.items():
+        special = {config.pad_token_id, config.bos_token_id, config.decoder_start_token_id}
+        special |= set(config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id])
+        ordinary = torch.tensor([token for token in range(size) if token not in special])
+        # of a target other lengths than of its source
+        lengths = LENGTHS if not prefix else [length - 2 for length in reversed(LENGTHS)]
+        width = max(lengths)
+        pad = 0 if config.pad_token_id is None else config.pad_token_id
+        ids = torch.full((len(lengths), width), pad)
+        mask = torch.zeros(len(lengths), width, dtype=torch.long)
+        for row, length in enumerate(lengths):
+            place = slice(width - length, width) if side == "left" else slice(0, length)
+            ids[row, place] = ordinary[torch.randint(len(ordinary), (length,), generator=generator)]
+            mask[row, place] = 1
+        batch[f"{prefix}input_ids"] = ids.to(device)
+        batch[f"{prefix}attention_mask"] = mask.to(device)
+    if config.type_vocab_size > 1:
+        types = torch.randint(config.type_vocab_size, batch["input_ids"].shape, generator=generator)
+        batch["token_type_ids"] = types.to(device)
+    return batch
+
+
+@contextmanager
+def _quiet_generation() -> Iterator[None]:
+    """Without transformers' advice on settings of generation, which are those of the model at hand."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
