@@ -100,6 +100,12 @@ def test_a_grid_combines_every_choice_with_every_other(tmp_path):
     }
 
 
+def test_choices_of_a_grid_are_named_like_folders(tmp_path):
+    grid = {"training.learning_rate": ["noam * 2.0", 0.5]}
+    names = [cell.name for cell in Ablation.from_dict(ablation_values(tmp_path, {}, grid=grid)).cells]
+    assert names == ["baseline", "learning_rate=noam-2.0", "learning_rate=0.5"]
+
+
 def test_seeds_make_a_run_each(tmp_path):
     table = Ablation.from_dict(ablation_values(tmp_path, seeds=[1, 2]))
     assert [(cell.name, seed) for cell, seed in table.runs()][:4] == [
@@ -122,7 +128,7 @@ def test_seeds_make_a_run_each(tmp_path):
             {"cells": {"a": {"model.norm_positon": "pre"}}},
             "ablation cell 'a': unknown field model.norm_positon; did you mean 'norm_position'?",
         ),
-        ({"cells": {"a": {"modell.dropout": 0}}}, "ablation cell 'a': unknown field modell; did you mean 'model'?"),
+        ({"cells": {"a": {"modelx.dropout": 0}}}, "ablation cell 'a': unknown field modelx; did you mean 'model'?"),
         (
             {"cells": {"a": {"model.norm_position": "middle"}}},
             "ablation cell 'a': model: VanillaTransformerConfig: ",
@@ -285,7 +291,7 @@ def test_a_cell_is_the_run_that_its_recipe_makes_alone(finished, tmp_path):
 
 def test_a_finished_table_is_not_trained_again_but_grows(finished):
     folder, values, _ = finished
-    before = written_in(folder)
+    before, described = written_in(folder), json.loads((folder / "ablation.json").read_text())
     with pytest.raises(RecipeError, match="is not empty; give --resume"):
         ablate(values)
     more = {**values, "ablation": {"cells": {**CELLS, "no-positions": {"model.position_encoding": "none"}}}}
@@ -297,6 +303,7 @@ def test_a_finished_table_is_not_trained_again_but_grows(finished):
     assert sum("is finished" in line for line in lines) == 4
     with pytest.raises(RecipeError, match="model.dropout of cell 'baseline' differs from"):
         ablate(more, ["model.dropout=0.4"], resume=True)
+    assert ablate(values, resume=True, drawn=True) == described
 
 
 # Runs that do not finish ---------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER, STATE, fin
 from vanilla_transformer.training.plots import plot_ablation
 from vanilla_transformer.training.recipe import Recipe, build_section, override_fields, read_values, set_field
 from vanilla_transformer.training.run import DIVERGED, METRICS, RECIPE, run_recipe, training_arguments
-from vanilla_transformer.training.saving import PARTIAL, whole_files, whole_folder
+from vanilla_transformer.training.saving import PARTIAL, errors_of_writing, whole_files, whole_folder
 from vanilla_transformer.training.tasks import Task
 
 __all__ = ["Ablation", "AblationSection", "Cell", "markdown_table", "print_table", "run_ablation"]
@@ -223,7 +223,8 @@ def _combinations(grid: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
     for axis, choices in grid.items():
         if isinstance(choices, list):
             short = str(axis).rpartition(".")[2]
-            choices = {f"{short}={choice}": {axis: choice} for choice in choices}
+            # what cannot stand in the name of a folder, as in `noam * 2.0`, is left out of it
+            choices = {re.sub(r"[^\w.,+=()-]+", "-", f"{short}={choice}"): {axis: choice} for choice in choices}
         if not isinstance(choices, Mapping) or not choices:
             raise RecipeError(
                 f"ablation.grid.{axis} must be a list of the values of a field, or a mapping of names to changes, not "
@@ -477,7 +478,10 @@ def _mean(name: str, given: list[float | None]) -> dict[str, float | None]:
 
 
 def _write(folder: Path, table: dict[str, Any], say: Callable[[str], None]) -> None:
-    with whole_files(folder) as partial:
+    with (
+        errors_of_writing(f"the table in {folder}", "make room and go on with --resume"),
+        whole_files(folder) as partial,
+    ):
         (partial / TABLE).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         drawn = plot_ablation(table, partial / PICTURE)
         (partial / TEXT).write_text(markdown_table(table, PICTURE if drawn else None), encoding="utf-8")
