@@ -4,10 +4,8 @@ import ast
 import importlib
 import importlib.util
 import json
-import os
 import shutil
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -18,9 +16,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelF
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 import vanilla_transformer as vt
-from hub_server import HubServer
 from runs import recipe_values, save_translator, word_tokenizer
-from snippets import Snippets
 from tiny import LANGUAGE_MODELS, tiny_model
 from vanilla_transformer.configuration_vanilla_transformer import AUTO_MAP
 from vanilla_transformer.hub import model_files
@@ -39,42 +35,12 @@ needs_xet = pytest.mark.skipif(importlib.util.find_spec("hf_xet") is None, reaso
 uploads = pytest.mark.parametrize("upload", ["lfs", pytest.param("xet", marks=needs_xet)])
 
 
-@pytest.fixture(scope="module")
-def server():
-    with HubServer() as hub:
-        yield hub
-
-
 @pytest.fixture
 def hub(server):
     server.heal()
     server.requests.clear()
     yield server
     server.heal()
-
-
-@pytest.fixture(scope="module")
-def environment(server, tmp_path_factory):
-    return {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
-        "HF_ENDPOINT": server.url,
-        "HF_TOKEN": server.TOKEN,
-        "HF_HOME": str(tmp_path_factory.mktemp("home")),
-        "HF_HUB_OFFLINE": "0",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        # a service elsewhere, that would be asked for what a repository lacks
-        "DISABLE_SAFETENSORS_CONVERSION": "1",
-        "HF_XET_CLIENT_RETRY_BASE_DELAY": "1ms",
-        "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "3",
-    }
-
-
-@pytest.fixture(scope="module")
-def snippets(environment, tmp_path_factory):
-    with Snippets(tmp_path_factory.mktemp("snippets"), environment) as snippets:
-        yield lambda code, **options: snippets.run(textwrap.dedent(code), **options)
 
 
 @pytest.fixture(scope="module")
