@@ -99,7 +99,7 @@ def test_the_code_of_a_model_needs_nothing_but_transformers_and_torch():
                     assert module in sys.stdlib_module_names | {"torch", "transformers", "huggingface_hub"}, module
 
 
-def test_a_saved_model_says_where_all_its_classes_are(tmp_path):
+def test_br43_a_saved_model_says_where_all_its_classes_are(tmp_path):
     tiny_model("decoder-only").save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())["auto_map"]
     heads = {"AutoConfig": vt.VanillaTransformerConfig}
@@ -119,7 +119,7 @@ def test_a_class_of_somebody_else_stays_registered(tmp_path):
     assert config.auto_map == {**AUTO_MAP, "AutoModel": "mine.MyModel"}
 
 
-def test_every_auto_class_loads_without_the_package_also_when_saved_again_and_again(tmp_path, snippets):
+def test_br43_every_auto_class_loads_without_the_package_also_when_saved_again_and_again(tmp_path, snippets):
     heads = {
         "AutoModel": ("encoder-decoder", vt.VanillaTransformerModel),
         "AutoModelForQuestionAnswering": ("encoder-only", vt.VanillaTransformerForQuestionAnswering),
@@ -155,7 +155,7 @@ for auto in {list(heads)}:
         assert torch.equal(answer(again), torch.load(tmp_path / f"{auto}.pt"))
 
 
-def test_every_folder_of_a_run_loads_without_the_package(finished, snippets):
+def test_br43_every_folder_of_a_run_loads_without_the_package(finished, snippets):
     folders = [finished, finished.parent / "mean", *finished.glob("checkpoint-*")]
     assert len(folders) > 3
     for folder in folders:
@@ -177,7 +177,7 @@ config.save_pretrained("{finished.parent}/config")
     assert {path.name for path in (finished.parent / "config").iterdir()} == {"config.json", *CODE}
 
 
-def test_without_package_and_trust_the_refusal_names_the_remedy_and_the_tokenizer_loads(saved, snippets):
+def test_br43_without_package_and_trust_the_refusal_names_the_remedy_and_the_tokenizer_loads(saved, snippets):
     said = snippets(
         f"""
         for trust in (None, False):
@@ -194,9 +194,10 @@ def test_without_package_and_trust_the_refusal_names_the_remedy_and_the_tokenize
     assert "Traceback" not in said
 
 
-def test_with_the_package_its_own_classes_serve_whether_code_is_trusted_or_not(saved):
+def test_br46_with_the_package_its_own_classes_serve_whether_code_is_trusted_or_not(saved):
     assert vt.VanillaTransformerConfig.model_type not in CONFIG_MAPPING_NAMES
-    importlib.reload(vt)
+    for _ in range(2):
+        importlib.reload(vt)
     wanted = torch.load(saved.parent / "answer.pt")
     for trust in (None, False, True):
         model = AutoModelForSeq2SeqLM.from_pretrained(saved, trust_remote_code=trust)
@@ -205,7 +206,7 @@ def test_with_the_package_its_own_classes_serve_whether_code_is_trusted_or_not(s
         assert torch.equal(answer(model), wanted)
 
 
-def test_code_from_a_folder_and_the_package_live_in_one_process(saved, snippets):
+def test_br46_code_from_a_folder_and_the_package_live_in_one_process(saved, snippets):
     snippets(
         f"""{ANSWER}
 folder = {str(saved)!r}
@@ -331,6 +332,40 @@ assert half.dtype == torch.bfloat16
     main, v2 = set(hub.files("me/both")), set(hub.files("me/both", "v2"))
     assert "model.safetensors" in main and not main & {*shards, "model.safetensors.index.json"}
     assert v2 > {*shards, "model.safetensors.index.json"} and "model.safetensors" not in v2
+
+
+def test_commands_take_a_revision(saved, hub, snippets, tmp_path):
+    (tmp_path / "in.txt").write_text("red dog\ncat\n")
+    other = tiny_model(vocab_size=280, num_hidden_layers=1, decoder_layers=1, seed=7)
+    other.save_pretrained(tmp_path / "other")
+    word_tokenizer().save_pretrained(tmp_path / "other")
+    source, folder = str(tmp_path / "in.txt"), str(tmp_path / "other")
+    said = snippets(
+        f"""
+        from vanilla_transformer.cli import main
+        from vanilla_transformer.hub import push_folder
+        push_folder({str(saved)!r}, "me/versions")
+        push_folder({folder!r}, "me/versions", revision="v2")
+        def run(*arguments):
+            try:
+                main([*arguments])
+            except SystemExit as end:
+                assert not end.code, arguments
+        def written(*options):
+            run("generate", "--input", {source!r}, "--output", "{tmp_path}/out.txt", "--max-new-tokens", "8", *options)
+            return open("{tmp_path}/out.txt").read()
+        first, second = written("--model", "me/versions"), written("--model", "me/versions", "--revision", "v2")
+        assert first == written("--model", {str(saved)!r}) and second == written("--model", {folder!r})
+        assert first != second
+        files = ["--source", {source!r}, "--target", {source!r}]
+        run("evaluate", "--model", "me/versions", "--revision", "v2", "--output", "{tmp_path}/again.txt", *files)
+        run("inspect", "--model", "me/versions", "--revision", "v2", "--output", "{tmp_path}/seen.png", "red dog", "cat")
+        main(["generate", "--model", {folder!r}, "--revision", "v2", "--input", {source!r}])
+        """,
+        status=2,
+    )
+    assert "has no revision v2; leave it out, or give a Hub id" in said
+    assert {"again.txt", "seen.png"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_private_repositories(saved, hub, snippets, tmp_path):

@@ -63,7 +63,7 @@ def environment(tmp_path):
 
 
 @pytest.mark.parametrize("block", blocks("python"))
-def test_python_blocks_run(block, folder, environment):
+def test_br47_python_blocks_run(block, folder, environment):
     if "from peft" in block:
         pytest.importorskip("peft")
     save_translator(folder / "runs" / "mine")
@@ -101,9 +101,11 @@ def test_the_recipes_it_shows_are_some(folder):
     assert classifier.config().num_hidden_layers == 2 and classifier.config().dropout == 0.3
 
 
-def test_it_names_no_removed_pipeline():
-    for text in (README, *CARDS.values()):
-        named = set(re.findall(r"pipeline\(.([a-z0-9-]+)", text))
+def test_br47_no_document_names_a_removed_pipeline():
+    template = (ROOT / "vanilla_transformer" / "training" / "model_card_template.md").read_text(encoding="utf-8")
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "vanilla_transformer").rglob("*.py"))
+    for text in (README, *CARDS.values(), template, code):
+        named = set(re.findall(r"pipeline\([\"']([a-z0-9-]+)", text))
         assert named <= {task.split("_")[0] for task in PIPELINE_REGISTRY.get_supported_tasks()}
         assert "text2text-generation" not in named
 
@@ -117,7 +119,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", CARDS)
-def test_python_blocks_of_cards_run(name, tmp_path, monkeypatch):
+def test_br47_python_blocks_of_cards_run(name, tmp_path, monkeypatch):
     """In the folder of a model of the card's kind, which is also the folder that the card names."""
     monkeypatch.chdir(tmp_path)
     task = yaml.safe_load(CARDS[name].split("---")[1])["pipeline_tag"]

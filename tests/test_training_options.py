@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import sqlite3
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -399,6 +401,18 @@ def test_trackers_that_are_not_there(tmp_path, monkeypatch, name, sentence):
     with pytest.raises(RecipeError, match=sentence):
         run(recipe_values(tmp_path), [f"training.report_to={name}"])
     assert not (tmp_path / "run").exists()
+
+
+def test_trackio_gets_every_loss_and_score(tmp_path, monkeypatch):
+    """On this machine, where nothing else is asked for; its data base says what it has."""
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip("trackio")
+    result = run(recipe_values(tmp_path), ["training.report_to=trackio", "training.project=mine", "data.test={}"])
+    with closing(sqlite3.connect(tmp_path / "trackio" / "mine.db")) as base:
+        records = [json.loads(metrics) for (metrics,) in base.execute("SELECT metrics FROM metrics ORDER BY id")]
+    seen = [record["train/loss"] for record in records if "train/loss" in record]
+    assert seen == pytest.approx(losses(result.folder), rel=1e-5)
+    assert {"eval/loss", "eval/bleu", "train/learning_rate"} <= {name for record in records for name in record}
 
 
 def test_tensorboard_gets_every_loss_and_score(tmp_path):
