@@ -424,3 +424,21 @@ def test_tensorboard_gets_every_loss_and_score(tmp_path):
     events = EventAccumulator(str(folder)).Reload()
     assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses(result.folder), rel=1e-5)
     assert {"eval/loss", "eval/bleu", "train/learning_rate"} <= set(events.Tags()["scalars"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ["generation.num_beams=1", "generation.length_penalty=0.6"],
+            "generation: `length_penalty`: `num_beams` is set to 1",
+        ),
+        (["generation.num_beams=2", "generation.num_return_sequences=3"], "num_return_sequences"),
+    ],
+)
+def test_generation_that_no_model_can_be_saved_with_is_refused_before_training(tmp_path, overrides, sentence):
+    with pytest.raises(RecipeError) as error:
+        Recipe.from_dict(override_fields(recipe_values(tmp_path), overrides))
+    assert (
+        sentence in str(error.value) and "\n" not in str(error.value) and str(error.value).startswith("generation: ")
+    )

@@ -477,6 +477,11 @@ class Recipe:
         for name, default in {**GenerationConfig._get_default_generation_params(), **own}.items():
             if name in self.generation and type(default) in (int, float):
                 _typed(self.generation[name], type(default) | None, f"generation.{name}")
+        try:  # as it will be checked whenever the model is saved
+            GenerationConfig(**{n: v for n, v in self.generation.items() if n not in own}).validate(strict=True)
+        except ValueError as error:
+            _, _, reason = " ".join(str(error).split()).partition(": - ")
+            raise RecipeError(f"generation: {(reason or str(error)).partition(' If you')[0].rstrip('.')}.") from error
         for name in ("train", "validation"):
             if not getattr(self.data, name):
                 raise RecipeError(
