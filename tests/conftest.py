@@ -1,7 +1,46 @@
+import os
+import textwrap
+from pathlib import Path
+
 import pytest
 import torch
+
+from hub_server import HubServer
+from snippets import Snippets
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
 def _reproducible():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with HubServer() as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def environment(server, tmp_path_factory):
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+        "HF_ENDPOINT": server.url,
+        "HF_TOKEN": server.TOKEN,
+        "HF_HOME": str(tmp_path_factory.mktemp("home")),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        # a service elsewhere, that would be asked for what a repository lacks
+        "DISABLE_SAFETENSORS_CONVERSION": "1",
+        "HF_XET_CLIENT_RETRY_BASE_DELAY": "1ms",
+        "HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "3",
+    }
+
+
+@pytest.fixture(scope="module")
+def snippets(environment, tmp_path_factory):
+    with Snippets(tmp_path_factory.mktemp("snippets"), environment) as snippets:
+        yield lambda code, **options: snippets.run(textwrap.dedent(code), **options)

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from card_rules import check_card
+
 LARGE = (".safetensors", ".bin", ".png")
 
 
@@ -239,9 +241,11 @@ class _Handler(BaseHTTPRequestHandler):
         return _Answer(200, url)
 
     def validate_card(self):
-        content = json.loads(self.body)["content"]
-        wrong = [] if content.startswith("---\n") else [{"message": "no metadata"}]
-        return _Answer(200, {"errors": [], "warnings": wrong})
+        wanted = json.loads(self.body)
+        if wanted["repoType"] != "model":
+            raise _Answer(400, {"error": "this server has only models"})
+        errors, warnings = ([{"message": m} for m in messages] for messages in check_card(wanted["content"]))
+        return _Answer(400 if errors else 200, {"errors": errors, "warnings": warnings})
 
     def info(self, repo_id, revision=None):
         repository, name, commit = self.revision(repo_id, revision)

@@ -96,7 +96,7 @@ def translator(request, tmp_path):
     return str(tmp_path)
 
 
-def test_registering_again_changes_nothing():
+def test_br46_registering_again_changes_nothing():
     before = dict(PIPELINE_REGISTRY.supported_tasks)
     aliases = PIPELINE_REGISTRY.task_aliases
     register()
@@ -118,7 +118,7 @@ def test_a_task_that_somebody_else_has_registered_stays(monkeypatch):
     assert PIPELINE_REGISTRY.supported_tasks["translation"] is theirs
 
 
-def test_transformers_refuses_the_names_without_this_package():
+def test_br47_transformers_refuses_the_names_without_this_package():
     """Why the package takes them off `transformers.pipelines.REMOVED_TASKS`, which is asked before the registry."""
     code = (
         "from transformers import pipelines\n"
@@ -357,7 +357,7 @@ def test_separate_target_tokenizers_and_saving(tmp_path, monkeypatch):
     assert asked["revision"] == "abc" and asked["subfolder"] == translate.TARGET_TOKENIZER
 
 
-def test_models_that_do_not_write():
+def test_br47_models_that_do_not_write():
     tokenizer = word_tokenizer()
     for architecture in ("encoder-only", "decoder-only"):
         model = tiny_model(architecture, vocab_size=len(tokenizer))
@@ -582,7 +582,7 @@ def test_questions_that_cannot_be_asked():
         ("text-generation", "decoder-only", vt.VanillaTransformerForCausalLM, TEXTS),
     ],
 )
-def test_the_librarys_pipelines_in_batches(task, architecture, head, texts, tmp_path):
+def test_br47_the_librarys_pipelines_in_batches(task, architecture, head, texts, tmp_path):
     special = {"mask_token": True} if task == "fill-mask" else {}
     tokenizer = train_tokenizer([s for s, _ in reversed_words(100, 0)], 280, **special)
     if task == "text-generation":
@@ -607,3 +607,32 @@ def test_the_librarys_pipelines_in_batches(task, architecture, head, texts, tmp_
             for name, value in same.items():
                 is_number = name == "score"
                 assert (abs(record[name] - value) < 1e-4) if is_number else record[name] == value
+
+
+@pytest.mark.parametrize(
+    ("task", "architecture", "needed"),
+    [
+        ("text-generation", "encoder-only", "decoder-only"),
+        ("text-generation", "encoder-decoder", "decoder-only"),
+        ("fill-mask", "decoder-only", "encoder-only"),
+        ("fill-mask", "encoder-decoder", "encoder-only"),
+        ("translation", "decoder-only", "encoder-decoder"),
+        ("summarization", "encoder-only", "encoder-decoder"),
+    ],
+)
+def test_br47_a_folder_with_another_head_is_refused_clearly(task, architecture, needed, tmp_path):
+    tokenizer = word_tokenizer()
+    tiny_model(architecture, vocab_size=len(tokenizer)).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    sentence = f"needs architecture='{needed}', not '{architecture}', whose heads are VanillaTransformerFor"
+    with pytest.raises(ValueError, match=sentence):
+        pipeline(task, model=str(tmp_path))
+
+
+def test_br47_a_model_with_another_head_is_named(caplog):
+    """Where transformers' own pipelines get a model and not a folder, they say so and go on."""
+    tokenizer = word_tokenizer()
+    pipeline("text-classification", model=tiny_model("encoder-only", vocab_size=len(tokenizer)), tokenizer=tokenizer)
+    said = caplog.text
+    assert "VanillaTransformerForMaskedLM' is not supported for text-classification" in said
+    assert "VanillaTransformerForSequenceClassification" in said

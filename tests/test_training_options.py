@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import sqlite3
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -401,6 +403,18 @@ def test_trackers_that_are_not_there(tmp_path, monkeypatch, name, sentence):
     assert not (tmp_path / "run").exists()
 
 
+def test_trackio_gets_every_loss_and_score(tmp_path, monkeypatch):
+    """On this machine, where nothing else is asked for; its data base says what it has."""
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip("trackio")
+    result = run(recipe_values(tmp_path), ["training.report_to=trackio", "training.project=mine", "data.test={}"])
+    with closing(sqlite3.connect(tmp_path / "trackio" / "mine.db")) as base:
+        records = [json.loads(metrics) for (metrics,) in base.execute("SELECT metrics FROM metrics ORDER BY id")]
+    seen = [record["train/loss"] for record in records if "train/loss" in record]
+    assert seen == pytest.approx(losses(result.folder), rel=1e-5)
+    assert {"eval/loss", "eval/bleu", "train/learning_rate"} <= {name for record in records for name in record}
+
+
 def test_tensorboard_gets_every_loss_and_score(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -410,3 +424,21 @@ def test_tensorboard_gets_every_loss_and_score(tmp_path):
     events = EventAccumulator(str(folder)).Reload()
     assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses(result.folder), rel=1e-5)
     assert {"eval/loss", "eval/bleu", "train/learning_rate"} <= set(events.Tags()["scalars"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ["generation.num_beams=1", "generation.length_penalty=0.6"],
+            "generation: `length_penalty`: `num_beams` is set to 1",
+        ),
+        (["generation.num_beams=2", "generation.num_return_sequences=3"], "num_return_sequences"),
+    ],
+)
+def test_generation_that_no_model_can_be_saved_with_is_refused_before_training(tmp_path, overrides, sentence):
+    with pytest.raises(RecipeError) as error:
+        Recipe.from_dict(override_fields(recipe_values(tmp_path), overrides))
+    assert (
+        sentence in str(error.value) and "\n" not in str(error.value) and str(error.value).startswith("generation: ")
+    )

@@ -27,6 +27,7 @@ app = typer.Typer(
 )
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Folder of a run or saved model, or a Hub id.")]
+RevisionOption = Annotated[str | None, typer.Option("--revision", help="Of a Hub id: a branch, tag or commit.")]
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Such as cpu or cuda:1; by default the accelerator where there is one.")
 ]
@@ -106,6 +107,7 @@ def generate(
     output: Annotated[str, typer.Option("--output", "-o", help="Where the outputs go; - for stdout.")] = "-",
     num_beams: BeamsOption = None,
     device: DeviceOption = None,
+    revision: RevisionOption = None,
     n_best: Annotated[
         int,
         typer.Option(min=1, help="Outputs of each source; more than 1 as `line ||| text ||| score`, lines from 0."),
@@ -128,7 +130,7 @@ def generate(
     _quiet_libraries()
     from vanilla_transformer.generation.translate import Translator
 
-    translator = Translator.from_pretrained(model, device)
+    translator = Translator.from_pretrained(model, device, revision=revision)
     options: dict[str, Any] = {
         "num_beams": num_beams,
         "length_penalty": length_penalty,
@@ -164,6 +166,7 @@ def evaluate(
     target: Annotated[Path, typer.Option(help="Text file with the reference of each.")],
     num_beams: BeamsOption = None,
     device: DeviceOption = None,
+    revision: RevisionOption = None,
     tokenize: Annotated[str, typer.Option(help="sacrebleu's tokenizer; none for tokenised text.")] = "13a",
     lowercase: Annotated[bool, typer.Option(help="Take no notice of case.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the outputs to this file.")] = None,
@@ -181,7 +184,7 @@ def evaluate(
     from vanilla_transformer.training.metrics import score_texts
 
     options: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
-    translator = Translator.from_pretrained(model, device)
+    translator = Translator.from_pretrained(model, device, revision=revision)
     outputs = [best[0].text for best in translator.translate(dataset["source"], **options)]
     if output is not None:
         with _whole_file(str(output)) as sink:
@@ -292,6 +295,7 @@ def inspect(
     kind: Annotated[str, typer.Option(help="cross, encoder or decoder.")] = "cross",
     layer: Annotated[int, typer.Option(help="A layer, from 0; -1 is the last.")] = -1,
     each_head: Annotated[bool, typer.Option(help="One picture a head instead of their mean.")] = False,
+    revision: RevisionOption = None,
 ) -> None:
     """Draw what a model attends to while it writes."""
     _quiet_libraries()
@@ -300,12 +304,35 @@ def inspect(
 
     if kind not in ("cross", "encoder", "decoder"):
         raise ValueError(f"--kind {kind} is unknown; it is cross, encoder or decoder.")
-    translator = Translator.from_pretrained(model)
+    translator = Translator.from_pretrained(model, revision=revision)
     maps = attention_maps(
         translator.model, translator.tokenizer, source, target, target_tokenizer=translator.target_tokenizer
     )
     plot_attention(maps, output, kind=kind, layer=layer, head="each" if each_head else None)  # type: ignore[arg-type]
     _say(f"attention drawn in {output}")
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def serve(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="Folder of a run or saved language model, or a Hub id.")],
+) -> None:
+    """Answer requests over HTTP, as `transformers serve` does and with all its options (--port, --device, ...)."""
+    # after the package: while transformers is loaded, another object takes the place of its module
+    import transformers
+    from transformers.utils.import_utils import is_serve_available
+
+    import vanilla_transformer
+
+    if not is_serve_available():
+        raise ImportError("serving needs more packages: pip install 'transformers[serving]'.")
+    from transformers.cli.transformers import main as run_transformers
+
+    for name in vanilla_transformer.__all__:
+        # where the server looks for the class that a config names
+        setattr(transformers, name, getattr(vanilla_transformer, name))
+    sys.argv = ["transformers", "serve", model, *context.args]
+    run_transformers()
 
 
 @app.command()

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
 TOKENIZER = ("*token*.json", "vocab.*", "merges.txt", "*.model", "chat_template*")
-ABOUT = ("README.md", "recipe.yaml", "metrics.json", "curves.png")
+ABOUT = ("README.md", "LICENSE*", "recipe.yaml", "metrics.json", "curves.png")
 MODEL = ("config.json", "generation_config.json", "*_vanilla_transformer.py", *WEIGHTS, *TOKENIZER, *ABOUT)
 
 LONGEST_WAIT = 300

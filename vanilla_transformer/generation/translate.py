@@ -86,6 +86,10 @@ class Translator:
             if not (folder / "config.json").is_file():
                 kind = "is not there" if not folder.exists() else "holds no config.json"
                 raise FileNotFoundError(f"{model} {kind}; give the folder of a finished run or saved model.")
+            if revision is not None:
+                raise ValueError(
+                    f"{model} is a folder and has no revision {revision}; leave it out, or give a Hub id."
+                )
             model = folder
             if not any(folder.glob("tokenizer*")):
                 raise FileNotFoundError(f"{folder} holds no tokenizer; save it there with tokenizer.save_pretrained.")

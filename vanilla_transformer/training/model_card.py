@@ -1,12 +1,19 @@
-"""The model card of a run: what it does, how to use it, how it was made and how it scores."""
+"""The model card of a run: what it does and for whom, how to use it, how it was made, what that took and how it scores.
 
+Its head is metadata as the Hub wants it (https://github.com/huggingface/hub-docs/blob/main/modelcard.md) and checks it when
+a card is pushed.
+"""
+
+import itertools
+import math
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import yaml
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData, constants
 
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.tasks import Task
@@ -16,7 +23,9 @@ __all__ = ["write_model_card"]
 TEMPLATE = "model_card_template.md"
 
 
-def write_model_card(folder: Path, recipe: Recipe, task: Task, metrics: dict[str, Any]) -> Path:
+def write_model_card(
+    folder: Path, recipe: Recipe, task: Task, metrics: dict[str, Any], repository: str | None = None
+) -> Path:
     """Write `README.md` into a folder with what belongs to a run.
 
     Args:
@@ -24,36 +33,102 @@ def write_model_card(folder: Path, recipe: Recipe, task: Task, metrics: dict[str
         recipe: as run.
         task: of the run.
         metrics: as in `metrics.json`.
+        repository: the id under which the run is pushed; the card then names it.
     """
-    codes = (recipe.data.source_language, recipe.data.target_language, recipe.data.language)
-    languages = list(dict.fromkeys(code for code in codes if code))
-    title = recipe.card.title or Path(recipe.output_dir).name
-    data = ModelCardData(
-        language=languages or None,
-        license=recipe.card.license,
-        library_name="transformers",
-        pipeline_tag=task.pipeline_tag,
-        tags=["vanilla-transformer", "trained-from-scratch"],
-        model_name=title,
-        eval_results=_results(
-            task, metrics["test"] or {"validation": metrics["model"]["validation"][metrics["model"]["weights"]]}
-        ),
-    )
+    title = recipe.card.title or Path(recipe.output_dir).absolute().name or "model"
+    data = _metadata(title, recipe, task, metrics, repository)
     text = resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["cell"] = _cell
+    recipe_yaml = yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True, width=100)
     body = environment.from_string(text).render(
         title=title,
         recipe=recipe,
         metrics=metrics,
         task=task,
+        use=task.use().replace('"."', f'"{repository}"') if repository else task.use(),
+        repository=repository,
         score_rows=_score_rows(task, metrics),
-        recipe_yaml=yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True, width=100),
+        recipe_yaml=recipe_yaml,
+        # a recipe may hold fences of its own
+        fence="`" * max(3, 1 + max(map(len, re.findall("`+", recipe_yaml)), default=0)),
         has_curves=(folder / "curves.png").is_file(),
     )
-    card = ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body}")
+    card = ModelCard(f"---\n{data.to_yaml()}\n---\n\n{body.strip()}\n")
     path = folder / "README.md"
     card.save(path)
     return path
+
+
+def _metadata(
+    title: str, recipe: Recipe, task: Task, metrics: dict[str, Any], repository: str | None
+) -> ModelCardData:
+    codes = [recipe.data.source_language, recipe.data.target_language, recipe.data.language]
+    languages, regional = _languages([code for code in codes if code])
+    results = _results(recipe, task, metrics, repository)
+    trained_on = _hub_dataset(recipe, "data.train")
+    return ModelCardData(
+        language=languages or None,
+        language_bcp47=regional or None,
+        # of the weights. Where the recipe gives none there is none, and the field is left out, which the Hub allows:
+        # `unknown` would say that there is one, and the licence of the data is not the one of the weights
+        license=recipe.card.license,
+        license_name=recipe.card.license_name,
+        license_link=recipe.card.license_link,
+        library_name="transformers",
+        pipeline_tag=task.pipeline_tag,
+        tags=["vanilla-transformer"] + (["trained-from-scratch"] if recipe.start_from is None else []),
+        datasets=None if trained_on is None else [trained_on["type"]],
+        base_model=_hub_id(recipe.start_from),
+        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+        co2_eq_emissions=_emissions(recipe, metrics),
+        model_name=title if results else None,
+        eval_results=results or None,
+    )
+
+
+def _languages(codes: list[str]) -> tuple[list[str], list[str]]:
+    """ISO 639 codes, and BCP 47 codes of several parts, such as pt-BR; other names, of columns say, are no languages."""
+    codes = list(dict.fromkeys(code.replace("_", "-") for code in codes))
+    regional = [code for code in codes if re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})+", code)]
+    plain = [code.partition("-")[0] for code in codes if code in regional or re.fullmatch("[a-z]{2,3}", code)]
+    return list(dict.fromkeys(plain)), regional
+
+
+def _hub_id(name: str | None) -> str | None:
+    """A name that can only be one on the Hub."""
+    known = name is not None and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".")
+    return name if known and not Path(str(name)).exists() else None
+
+
+def _hub_dataset(recipe: Recipe, part: str) -> dict[str, Any] | None:
+    """Fields of the model index for a part of the data that comes from the Hub; None where it does not."""
+    found = recipe.specification(part)
+    if found.path is None or found.kind != "hub" or Path(str(found.path)).exists():
+        return None
+    return {
+        "type": str(found.path),
+        "config": found.name,
+        "split": found.split or "train",
+        "revision": found.revision,
+    }
+
+
+def _emissions(recipe: Recipe, metrics: dict[str, Any]) -> dict[str, Any] | None:
+    """In the form of https://huggingface.co/docs/hub/model-cards-co2; None where the carbon intensity is not known."""
+    energy, hardware = metrics["energy"], metrics["hardware"]
+    if energy["grams_co2"] is None:
+        return None
+    processors = f"{energy['processors']} {energy['processor']}{'s' if energy['processors'] > 1 else ''}"
+    location = {"geographical_location": recipe.card.location} if recipe.card.location else {}
+    return {
+        "emissions": energy["grams_co2"],
+        "source": f"estimate, not measured: {energy['minutes']:.1f} minutes x {processors} x {energy['watts']:g} W x "
+        f"{energy['grams_co2_per_kwh']:g} g/kWh",
+        "training_type": "from scratch" if recipe.start_from is None else "fine-tuning",
+        **location,
+        "hardware_used": f"{processors} ({hardware['device']}, {hardware['machine']})",
+    }
 
 
 def _score_rows(task: Task, metrics: dict[str, Any]) -> list[list[str]]:
@@ -65,21 +140,59 @@ def _score_rows(task: Task, metrics: dict[str, Any]) -> list[list[str]]:
     }
     scored |= metrics["test"]
     return [
-        [name, *(column.format.format(scores[column.key]).replace("|", "\\|") for column in task.score_columns)]
+        [name, *(column.format.format(scores[column.key]) for column in task.score_columns)]
         for name, scores in scored.items()
     ]
 
 
-def _results(task: Task, tests: dict[str, dict[str, Any]]) -> list[EvalResult]:
-    return [
-        EvalResult(
-            task_type=task.pipeline_tag,
-            dataset_type=name,
-            dataset_name=name,
-            metric_type=metric,
-            metric_name=label,
-            metric_value=value,
-        )
-        for name, scores in tests.items()
-        for metric, label, value in task.results(scores)
-    ]
+def _cell(text: str) -> str:
+    return str(text).replace("|", "\\|")
+
+
+def _results(recipe: Recipe, task: Task, metrics: dict[str, Any], repository: str | None) -> list[EvalResult]:
+    """The scores on the tests, or where there is none on the validation data, for the Hub's model index."""
+    model = metrics["model"]
+    scored = {name: (f"data.test.{name}", scores) for name, scores in metrics["test"].items()}
+    scored = scored or {"validation": ("data.validation", model["validation"][model["weights"]])}
+    source: dict[str, Any] = {}
+    if repository is not None:
+        revision = recipe.training.get("hub_revision") or "main"
+        source = {
+            "source_name": "metrics.json",
+            "source_url": f"{constants.ENDPOINT}/{repository}/blob/{revision}/metrics.json",
+        }
+    results: list[EvalResult] = []
+    known: set[tuple[Any, ...]] = set()
+    for name, (part, scores) in scored.items():
+        split = "validation" if part == "data.validation" else "test"
+        identifiers = (_identifier(name) + end for end in itertools.chain([""], (f"-{n}" for n in itertools.count(2))))
+        dataset = _hub_dataset(recipe, part) or {"type": next(identifiers), "split": split}
+        while tuple(dataset.values()) in known:  # which the client would put into one entry
+            dataset = {"type": next(identifiers), "split": split}
+        known.add(tuple(dataset.values()))
+        report = metrics["data"][name]
+        for metric, label, value in task.results(scores):
+            if not math.isfinite(value):
+                continue
+            # without `verified`, which the Hub alone sets
+            result = EvalResult(
+                task_type=task.pipeline_tag,
+                dataset_type=dataset["type"],
+                dataset_name=name,
+                dataset_config=dataset.get("config"),
+                dataset_split=dataset["split"],
+                dataset_revision=dataset.get("revision"),
+                dataset_args={"sha256": report["sha256"], task.noun: report["kept"]},
+                metric_type=metric,
+                metric_name=label,
+                metric_value=value,
+                metric_args=task.metric_args(metric) or None,
+                **source,
+            )
+            results.append(result)
+    return results
+
+
+def _identifier(name: str) -> str:
+    """A name in the characters that the Hub allows in one of a data set."""
+    return re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-.") or "data"

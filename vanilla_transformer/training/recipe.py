@@ -18,6 +18,7 @@ import copy
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,7 @@ from vanilla_transformer.configuration_vanilla_transformer import VanillaTransfo
 from vanilla_transformer.data.batching import COUNTS
 from vanilla_transformer.training import RecipeError
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER
+from vanilla_transformer.training.licenses import LICENSES, OTHER_LICENSE, nearest_license
 from vanilla_transformer.training.presets import PRESETS, RecipePreset
 from vanilla_transformer.training.schedules import noam_factor
 from vanilla_transformer.training.tasks import TASKS, Task
@@ -92,7 +94,7 @@ class DataSection:
             either is reported.
         block_size: language models read all texts as one, cut in blocks of so many tokens; None for texts by themselves.
         masked_share: of the tokens of a text, which masked-lm hides.
-        license: of the data, for the model card.
+        license: of the data, in any words, for the model card.
     """
 
     train: dict[str, Any] = field(default_factory=dict)
@@ -192,16 +194,31 @@ class StopSection:
 
 @dataclass
 class CardSection:
-    """What the model card says beyond what the run knows.
+    """What the model card says beyond what the run knows; may change when a run is resumed.
 
     Attributes:
         title, description: of the model.
-        license: of the weights, an identifier such as `apache-2.0`.
+        intended_use, out_of_scope, limits: for what the model is, for what it is not, and where it is known to fail; beside
+            what holds for every model of the task, or in its place.
+        license: of the weights, an identifier of the Hub such as `apache-2.0`; None for no licence at all.
+        license_name, license_link: with `license: other`, its name, such as `my-license-1.0`, and where it stands: an
+            address, or LICENSE for a file of that name that is put into the repository.
+        watts: of one processor (core, or accelerator), for the estimate of energy; by default those of an unnamed kind.
+        grams_co2_per_kwh: carbon intensity of the electricity; only with it, emissions are estimated, too.
+        location: where the machine stands, such as "Quebec, Canada".
     """
 
     title: str | None = None
     description: str | None = None
+    intended_use: str | None = None
+    out_of_scope: str | None = None
+    limits: str | None = None
     license: str | None = None
+    license_name: str | None = None
+    license_link: str | None = None
+    watts: float | None = None
+    grams_co2_per_kwh: float | None = None
+    location: str | None = None
 
 
 # fields of TrainingArguments that the recipe sets elsewhere
@@ -457,11 +474,19 @@ class Recipe:
         for name, default in {**GenerationConfig._get_default_generation_params(), **own}.items():
             if name in self.generation and type(default) in (int, float):
                 _typed(self.generation[name], type(default) | None, f"generation.{name}")
+        try:  # as it will be checked whenever the model is saved
+            GenerationConfig(**{n: v for n, v in self.generation.items() if n not in own}).validate(strict=True)
+        except ValueError as error:
+            _, _, reason = " ".join(str(error).split()).partition(": - ")
+            raise RecipeError(f"generation: {(reason or str(error)).partition(' If you')[0].rstrip('.')}.") from error
         for name in ("train", "validation"):
             if not getattr(self.data, name):
                 raise RecipeError(
                     f"data.{name} is missing: give {'source and target files, or ' if task.name == 'seq2seq' else ''}a path."
                 )
+        for name in self.data.test:
+            if not isinstance(name, str) or name in ("train", "validation"):
+                raise RecipeError(f"data.test.{name}: a test needs a name of its own, in letters; give it another.")
         for name in self.data_parts():
             self.specification(name)
         positive = {
@@ -507,6 +532,7 @@ class Recipe:
                 f"stop_on.loss_over_median={self.stop_on.loss_over_median} must be above 1, or null for never."
             )
         self._check_averaging()
+        self._check_card()
         self._check_lengths()
         if not 0 < self.data.masked_share < 1:
             raise RecipeError(f"data.masked_share={self.data.masked_share} must be between 0 and 1.")
@@ -536,6 +562,32 @@ class Recipe:
                 f"averaging.best goes by the scores of checkpoints; set training.save_strategy to "
                 f"{self.training['eval_strategy']}, as training.eval_strategy is, or to best."
             )
+
+    def _check_card(self) -> None:
+        """Refuse before training what the Hub would refuse of the card after it."""
+        card = self.card
+        if card.license is not None and card.license not in LICENSES:
+            near = nearest_license(card.license)
+            hint = f"did you mean {near!r}? Any other" if near else "it has apache-2.0, mit and others; any other"
+            raise RecipeError(
+                f"card.license={card.license!r} is no licence that the Hub knows; {hint} licence is {OTHER_LICENSE!r}, with "
+                "card.license_name and card.license_link."
+            )
+        for name in ("license_name", "license_link"):
+            if (getattr(card, name) is not None) != (card.license == OTHER_LICENSE):
+                raise RecipeError(
+                    f"card.{name} goes with card.license={OTHER_LICENSE}, and with no other; give both or neither."
+                )
+        if card.license_name is not None and not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", card.license_name):
+            raise RecipeError(
+                f"card.license_name={card.license_name!r} must be an identifier in lower case, such as 'my-license-1.0'."
+            )
+        if card.title is not None and (not card.title.strip() or "\n" in card.title):
+            raise RecipeError("card.title must be one line that is not empty.")
+        if card.watts is not None and not 0 < card.watts < math.inf:
+            raise RecipeError(f"card.watts={card.watts} must be a number above 0.")
+        if card.grams_co2_per_kwh is not None and not 0 <= card.grams_co2_per_kwh < math.inf:
+            raise RecipeError(f"card.grams_co2_per_kwh={card.grams_co2_per_kwh} must be a number of at least 0.")
 
     def _check_lengths(self) -> None:
         """Refuse rows that are longer than a batch or the model may be."""

@@ -40,6 +40,7 @@ from vanilla_transformer.training.checkpoints import (
     find_checkpoints,
 )
 from vanilla_transformer.training.divergence import DivergenceRule
+from vanilla_transformer.training.energy import estimate_energy
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.recipe import Recipe
@@ -99,8 +100,9 @@ def run_recipe(
     if checkpoint:
         _check_complete(checkpoint, recipe)
         arguments.eval_on_start = False  # the unbroken run has no evaluation here
+    repository = None
     if arguments.push_to_hub and first_process:
-        check_access(
+        repository = check_access(
             _repository(arguments), private=arguments.hub_private_repo, what="a model that is not yet trained"
         )
     set_seed(recipe.seed)
@@ -152,6 +154,7 @@ def run_recipe(
         "data": {_short(name): part.report.to_dict() for name, part in parts.items()},
         "hardware": _hardware(),
     }
+    metrics["energy"] = _energy(recipe, trainer)
     arguments.distributed_state.wait_for_everyone()  # the first process may still be deleting old checkpoints
     # scores are of the model as it is saved and loaded again, not under the autocast of training
     trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
@@ -162,7 +165,7 @@ def run_recipe(
         metrics["test"][name] = _score(task, trainer, parts[f"data.test.{name}"], say, name)
 
     if trainer.is_world_process_zero():
-        _finish(recipe, task, trainer, folder, metrics, say)
+        _finish(recipe, task, trainer, folder, metrics, say, repository)
         if arguments.push_to_hub:
             _push(folder, arguments, say)
     # torch 2.13 can hang where a process leaves on the heels of a sum over processes
@@ -481,6 +484,17 @@ def _hardware() -> dict[str, Any]:
     }
 
 
+def _energy(recipe: Recipe, trainer: Any) -> dict[str, Any]:
+    accelerator = trainer.args.device.type != "cpu"
+    return estimate_energy(
+        trainer.minutes,
+        trainer.args.world_size * (1 if accelerator else torch.get_num_threads()),
+        accelerator=accelerator,
+        watts=recipe.card.watts,
+        grams_co2_per_kwh=recipe.card.grams_co2_per_kwh,
+    )
+
+
 def _finish(
     recipe: Recipe,
     task: Task,
@@ -488,6 +502,7 @@ def _finish(
     folder: Path,
     metrics: dict[str, Any],
     say: Callable[[str], None],
+    repository: str | None,
 ) -> None:
     """Write what makes the folder a model that anyone can load, beside the checkpoints."""
     with (
@@ -501,7 +516,14 @@ def _finish(
             say(
                 "curves.png was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings."
             )
-        write_model_card(partial, recipe, task, metrics)
+        try:
+            write_model_card(partial, recipe, task, metrics, repository)
+        except OSError:
+            raise
+        except (
+            Exception
+        ) as error:  # whatever a recipe may hold that no card can: the model is worth more than its card
+            say(f"README.md was not written ({type(error).__name__}: {error}); metrics.json holds what it would say.")
     say(f"finished: {folder}")
 
 

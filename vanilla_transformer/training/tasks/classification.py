@@ -100,6 +100,12 @@ class Classification(TextTask):
         model.config.problem_type = self.problem_type
         return model
 
+    @property
+    def intended_use(self) -> str:
+        return (
+            f"Telling the labels of {self.labelled} in texts such as it was trained on, where mistakes can be borne."
+        )
+
     def purpose(self) -> str:
         return f"to give {self.labelled}{self.in_language} one of {len(self.labels)} labels: {_some(self.labels)}"
 

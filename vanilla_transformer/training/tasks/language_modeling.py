@@ -251,6 +251,10 @@ class CausalLanguageModeling(LanguageModeling):
     def purpose(self) -> str:
         return f"to continue texts{self.in_language}"
 
+    @property
+    def intended_use(self) -> str:
+        return "Continuing texts such as it was trained on, telling how probable they are, and as a start of further training."
+
     def use(self) -> str:
         return (
             "import vanilla_transformer  # makes the model type known to transformers\n"
@@ -304,6 +308,10 @@ class MaskedLanguageModeling(LanguageModeling):
 
     def purpose(self) -> str:
         return f"to fill in hidden tokens of texts{self.in_language}"
+
+    @property
+    def intended_use(self) -> str:
+        return "A start for classifiers and taggers of texts such as it was trained on (`start_from` in a recipe)."
 
     def use(self) -> str:
         return (

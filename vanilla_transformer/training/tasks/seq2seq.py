@@ -200,6 +200,10 @@ class Seq2Seq(Task):
         languages = [code for code in (self.recipe.data.source_language, self.recipe.data.target_language) if code]
         return f"to turn {' into '.join(languages)}" if languages else "on pairs of texts"
 
+    @property
+    def intended_use(self) -> str:
+        return "Writing the other side of texts such as it was trained on, one at a time, where somebody reads the result."
+
     def use(self) -> str:
         separate = not self.recipe.tokenizer.shared
         target = 'target_tokenizer = AutoTokenizer.from_pretrained(".", subfolder="target_tokenizer")\n'
@@ -217,3 +221,7 @@ class Seq2Seq(Task):
             ("bleu", f"BLEU ({scores['bleu_signature']})", scores["bleu"]),
             ("chrf", f"chrF ({scores['chrf_signature']})", scores["chrf"]),
         ]
+
+    def metric_args(self, metric: str) -> dict[str, Any]:
+        lowercase = {"lowercase": self.recipe.tokenizer.lowercase}
+        return lowercase | ({"tokenize": self.recipe.evaluation.tokenize} if metric == "bleu" else {})

@@ -312,6 +312,11 @@ class Task(ABC):
     def purpose(self) -> str:
         """What the model does, to follow "trained from scratch" on the card."""
 
+    @property
+    @abstractmethod
+    def intended_use(self) -> str:
+        """For what the model is, where the recipe does not say; in a sentence that begins with what one does with it."""
+
     @abstractmethod
     def use(self) -> str:
         """A few lines of Python that use the model in the folder "."."""
@@ -319,6 +324,10 @@ class Task(ABC):
     @abstractmethod
     def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
         """(metric type, its name with all that makes it comparable, value), for the Hub's model index."""
+
+    def metric_args(self, metric: str) -> dict[str, Any]:
+        """What a metric of `results` was computed with, by its type."""
+        return {}
 
 
 @dataclass
