@@ -475,7 +475,7 @@ def test_blocks_of_like_queries_share_a_batch_with_masked_keys():
     attention = model.model.decoder.layers[0].cross_attn
     queries, keys = [2] * 5 + [3] * 4, [4, 1, 3, 2, 5, 2, 6, 1, 2]
     segments = Segments(queries, keys)
-    assert [(block.count, block.queries, block.keys) for block in segments.blocks] == [(5, 2, 5), (4, 3, 6)]
+    assert [(block.sequences, block.queries, block.keys) for block in segments.blocks] == [(5, 2, 5), (4, 3, 6)]
     assert all(len(block) == 5 for block in segments.blocks)
     states, source = torch.randn(1, sum(queries), 16), torch.randn(1, sum(keys), 16)
     results = []

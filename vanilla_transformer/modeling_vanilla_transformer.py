@@ -302,8 +302,8 @@ def segmented_attention(
     if segments.blocks[0].key_index is not None:
         index = torch.cat([block.key_index for block in segments.blocks if block.key_index is not None])
         key, value = key.index_select(0, index), value.index_select(0, index)
-    query_sizes = [block.count * block.queries for block in segments.blocks]
-    key_sizes = [block.count * block.keys for block in segments.blocks]
+    query_sizes = [block.sequences * block.queries for block in segments.blocks]
+    key_sizes = [block.sequences * block.keys for block in segments.blocks]
     outputs = []
     # split, and not slices, each of which would fill a gradient of the whole row with zeros
     for block, *states in zip(
@@ -316,7 +316,7 @@ def segmented_attention(
             distance = torch.arange(block.queries).unsqueeze(-1) - torch.arange(block.keys)
             mask = distance.abs() < module.sliding_window
             mask = mask & (distance >= 0) if module.is_causal else mask
-        block_query, block_key, block_value = (part.unflatten(0, (block.count, -1)).transpose(1, 2) for part in states)
+        block_query, block_key, block_value = (part.unflatten(0, (block.sequences, -1)).transpose(1, 2) for part in states)
         output = nn.functional.scaled_dot_product_attention(  # (count, H, length, d)
             block_query,
             block_key,

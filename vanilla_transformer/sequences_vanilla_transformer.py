@@ -114,13 +114,13 @@ class Block(NamedTuple):
     """Neighbours in a long row that are attended to as one dense batch.
 
     Attributes:
-        count: of sequences.
+        sequences: their number.
         queries, keys: length of each, in tokens.
-        key_index: (count * keys,), where the keys stand in the long row; `None` where they stand in order.
-        mask: (count, 1, 1, keys), added to the scores of shorter ones.
+        key_index: (sequences * keys,), where the keys stand in the long row; `None` where they stand in order.
+        mask: (sequences, 1, 1, keys), added to the scores of shorter ones.
     """
 
-    count: int
+    sequences: int
     queries: int
     keys: int
     key_index: torch.Tensor | None = None
