@@ -335,6 +335,14 @@ assert half.dtype == torch.bfloat16
     assert v2 > {*shards, "model.safetensors.index.json"} and "model.safetensors" not in v2
 
 
+def test_a_card_that_the_hub_refuses_is_not_pushed_and_the_reason_is_said(saved, hub, snippets, tmp_path):
+    shutil.copytree(saved, tmp_path / "model")
+    (tmp_path / "model" / "README.md").write_text("---\nlicense: mine\n---\n# A model\n", encoding="utf-8")
+    said = snippets(PUSH.replace("FOLDER", repr(str(tmp_path / "model"))).replace("NAME", "'me/wrong-card'"), status=2)
+    assert 'me/wrong-card: Invalid metadata in README.md. - "license" must be one of' in said.splitlines()[-1]
+    assert set(hub.files("me/wrong-card")) == {".gitattributes"}
+
+
 def test_commands_take_a_revision(saved, hub, snippets, tmp_path):
     (tmp_path / "in.txt").write_text("red dog\ncat\n")
     other = tiny_model(vocab_size=280, num_hidden_layers=1, decoder_layers=1, seed=7)
@@ -387,10 +395,12 @@ def test_private_repositories(saved, hub, snippets, tmp_path):
             raise AssertionError("a stranger has read it")
         from vanilla_transformer.hub import push_folder
         push_folder({str(saved)!r}, "me/open")
-        main(["push", {str(saved)!r}, "me/open", "--private"])
+        main(["push", {str(saved)!r}, "me/open", "--private", "--revision", "v2"])
         """,
         status=2,
     )
+    # what is to be tried again must not become public by that
+    assert f"`vanilla-transformer push {saved} me/open --private --revision v2`." in said
     assert hub.repositories["me/secret"].private and not hub.repositories["me/open"].private
     assert "me/open is there already and is public; make it private first" in said
 
@@ -578,6 +588,7 @@ def test_a_run_that_could_not_be_pushed_is_refused_before_it_trains(recipe, hub,
     hub.fail("POST", "/api/repos/create", 401)
     said = snippets(recipe("me/refused"), status=2)
     assert "error: a model that is not yet trained was not pushed to me/refused: the Hub does not let" in said
+    assert said.rstrip().endswith("with the right to write, then start the run again.") and "whole on this" not in said
     assert not (tmp_path / "run").exists()
 
 

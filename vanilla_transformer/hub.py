@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypeVar
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, constants
@@ -54,9 +55,18 @@ def model_files(folder: str | Path) -> dict[str, Path]:
 
 
 def check_access(
-    repo_id: str, *, private: bool | None = None, token: str | None = None, what: str | Path = "the model"
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: str | None = None,
+    what: str | Path = "the model",
+    again: str = "try again",
 ) -> str:
     """Make the repository where there is none; its full id.
+
+    Args:
+        repo_id, private, token: as of [`push_folder`].
+        what, again: for the sentence of an error: what is not pushed, and what to do once the reason is gone.
 
     Raises:
         PushError: where that is not possible, or the repository is public and `private` was asked for.
@@ -67,7 +77,7 @@ def check_access(
         if private and not _patiently(lambda: api.model_info(full_id)).private:
             raise ValueError(f"{full_id} is there already and is public; make it private first, or name another")
     except Exception as error:  # of the client, of httpx, of hf_xet: they have no base class in common
-        raise _push_error(what, repo_id, error) from error
+        raise _push_error(what, repo_id, error, again) from error
     return full_id
 
 
@@ -98,7 +108,10 @@ def push_folder(
     """
     files = model_files(folder)
     api = HfApi(library_name="vanilla-transformer", token=token)
-    full_id = check_access(repo_id, private=private, token=token, what=folder)
+    # with all that decides where it goes and who sees it
+    options = (" --private" if private else "") + (f" --revision {revision}" if revision else "")
+    again = f"`vanilla-transformer push {folder} {repo_id}{options}`"
+    full_id = check_access(repo_id, private=private, token=token, what=folder, again=again)
 
     def commit() -> CommitInfo:
         there = api.list_repo_files(full_id, revision=revision)
@@ -113,7 +126,7 @@ def push_folder(
             _patiently(lambda: api.create_branch(full_id, branch=revision, exist_ok=True))
         return _patiently(commit)
     except Exception as error:  # as above
-        raise _push_error(folder, repo_id, error) from error
+        raise _push_error(folder, repo_id, error, again) from error
 
 
 def _patiently(request: Callable[[], T]) -> T:
@@ -133,10 +146,9 @@ def _patiently(request: Callable[[], T]) -> T:
     raise AssertionError
 
 
-def _push_error(what: str | Path, repo_id: str, error: Exception) -> PushError:
+def _push_error(what: str | Path, repo_id: str, error: Exception, again: str) -> PushError:
     response = getattr(error, "response", None)
     status = None if response is None else response.status_code
-    again = f"vanilla-transformer push {what} {repo_id}"
     if status in (401, 403):
         reason = f"the Hub does not let this token write there (HTTP {status})"
         remedy = "log in with `hf auth login`, or give a token with the right to write, then"
@@ -145,9 +157,14 @@ def _push_error(what: str | Path, repo_id: str, error: Exception) -> PushError:
     elif status == 429:
         reason, remedy = "the Hub takes no more requests for now (HTTP 429)", "wait some minutes, then"
     elif status is None and isinstance(error, ValueError):
-        reason, remedy = str(error).partition("\n")[0].rstrip("."), "then"
+        # such as what the Hub has against the card, which may come with a list of all licences
+        reason, remedy = shorten(str(error), 300, placeholder=" ...").rstrip("."), "then"
     else:
         cause = error.__cause__ or error
         said = str(cause).partition("\n")[0].rstrip(".") or type(cause).__name__
         reason, remedy = f"the connection to {constants.ENDPOINT} failed ({said})", "when it is there again,"
-    return PushError(f"{what} was not pushed to {repo_id}: {reason}. It is whole on this machine; {remedy} `{again}`.")
+    kept = "It is whole on this machine; " if Path(what).is_dir() else ""
+    remedy = f"{remedy} {again}."
+    return PushError(
+        f"{what} was not pushed to {repo_id}: {reason}. {kept}{remedy if kept else remedy[0].upper() + remedy[1:]}"
+    )

@@ -103,7 +103,10 @@ def run_recipe(
     repository = None
     if arguments.push_to_hub and first_process:
         repository = check_access(
-            _repository(arguments), private=arguments.hub_private_repo, what="a model that is not yet trained"
+            _repository(arguments),
+            private=arguments.hub_private_repo,
+            what="a model that is not yet trained",
+            again="start the run again",
         )
     set_seed(recipe.seed)
 
