@@ -626,7 +626,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 from transformers.distributed import DistributedConfig
 import vanilla_transformer
 
-folder, architecture = sys.argv[1:]
+folder, architecture, share = sys.argv[1:]
 dist.init_process_group("gloo")
 auto = {
     "encoder-decoder": AutoModelForSeq2SeqLM, "encoder-only": AutoModelForMaskedLM, "decoder-only": AutoModelForCausalLM
@@ -634,7 +634,7 @@ auto = {
 stored = torch.load(folder + "/expected.pt", weights_only=True)
 model = auto.from_pretrained(folder, distributed_config=DistributedConfig(tp_size=2)).eval()
 local = sum((p.to_local() if hasattr(p, "to_local") else p).numel() for p in model.parameters())
-assert local < 0.7 * sum(p.numel() for p in model.parameters()), "nothing was sharded"
+assert local < float(share) * sum(p.numel() for p in model.parameters()), "nothing was sharded"
 full = lambda tensor: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 with torch.no_grad():
     output = model(**stored["inputs"], labels=stored["labels"])
@@ -650,7 +650,7 @@ print("equal")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["paper", "untied"])
+@pytest.mark.parametrize("variant", ["paper", "untied", "t5"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_tensor_parallel_on_two_processes(tmp_path, architecture, variant):
     model = tiny_model(architecture, variant)
@@ -667,7 +667,8 @@ def test_tensor_parallel_on_two_processes(tmp_path, architecture, variant):
     (tmp_path / "two.py").write_text(TWO_PROCESSES)
     process = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        + [str(tmp_path / "two.py"), str(tmp_path), architecture],
+        # self-attention with biases of scores is whole in each process
+        + [str(tmp_path / "two.py"), str(tmp_path), architecture, "0.95" if variant == "t5" else "0.7"],
         capture_output=True,
         text=True,
         check=False,
