@@ -316,7 +316,9 @@ def segmented_attention(
             distance = torch.arange(block.queries).unsqueeze(-1) - torch.arange(block.keys)
             mask = distance.abs() < module.sliding_window
             mask = mask & (distance >= 0) if module.is_causal else mask
-        block_query, block_key, block_value = (part.unflatten(0, (block.sequences, -1)).transpose(1, 2) for part in states)
+        block_query, block_key, block_value = (
+            part.unflatten(0, (block.sequences, -1)).transpose(1, 2) for part in states
+        )
         output = nn.functional.scaled_dot_product_attention(  # (count, H, length, d)
             block_query,
             block_key,
