@@ -299,7 +299,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for stack, names in attentions.items():
             tensor[f"{stack}.embed_tokens"] = "embedding_rowwise"
             for name in names:
-                if name == "self_attn" and self.position_encoding in ("alibi", "relative"):
+                if name == "self_attn" and self.has_score_bias:
                     continue  # what is added to scores is for all heads
                 tensor |= {f"{stack}.layers.*.{name}.{projection}_proj": "colwise" for projection in "qkv"}
                 tensor[f"{stack}.layers.*.{name}.o_proj"] = "rowwise"
@@ -499,6 +499,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def has_attention_output_bias(self) -> bool:
         """Whether attention's output projection has a bias, also where that is left to follow `attention_bias`."""
         return self.attention_bias if self.attention_output_bias is None else self.attention_output_bias
+
+    @property
+    def has_score_bias(self) -> bool:
+        """Whether positions are told by a number that is added to the scores of each head."""
+        return self.position_encoding in ("alibi", "relative")
 
     @property
     def has_shared_embeddings(self) -> bool:

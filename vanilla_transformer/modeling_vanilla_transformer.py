@@ -613,11 +613,10 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """As in transformers, but without backends that cannot add a number of each head to scores."""
         implementation = super().get_correct_attn_implementation(requested_attention, is_init_check)
-        encoding = self.config.position_encoding
-        if encoding in ("alibi", "relative") and ("flash" in implementation or "flex" in implementation):
+        if self.config.has_score_bias and ("flash" in implementation or "flex" in implementation):
             raise ValueError(
-                f"attn_implementation={requested_attention!r} cannot add what position_encoding={encoding!r} adds to "
-                "scores; use 'sdpa' or 'eager'."
+                f"attn_implementation={requested_attention!r} cannot add what "
+                f"position_encoding={self.config.position_encoding!r} adds to scores; use 'sdpa' or 'eager'."
             )
         return implementation
 
@@ -734,7 +733,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         Returns:
             (B or 1, H, T, S); `mask` where positions are of another kind.
         """
-        if self.config.position_encoding not in ("alibi", "relative"):
+        if not self.config.has_score_bias:
             return mask
         distance = keys - queries.unsqueeze(-1)  # (T, S)
         if self.relative_bias is None:
@@ -754,7 +753,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     def mask_of_segments(self, lengths: list[int], states: torch.Tensor) -> torch.Tensor | None:
         """The mask (1, H, L, L) of every sequence of a long row, L the longest; `None` where nothing is added to scores."""
-        if self.config.position_encoding not in ("alibi", "relative"):
+        if not self.config.has_score_bias:
             return None
         places = torch.arange(max(lengths), device=states.device)
         mask, window = None, self.config.sliding_window
@@ -784,7 +783,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     @property
     def _counts_distances(self) -> bool:
-        return self.config.sliding_window is not None or self.config.position_encoding in ("alibi", "relative")
+        return self.config.sliding_window is not None or self.config.has_score_bias
 
     def unpad(self, kwargs: dict[str, Any], *batches: tuple) -> tuple[Unpadded | None, Unpadded | None]:
         """Inputs, and the sources that they attend to, as long rows: where they are packed and, in training, padded.
@@ -949,7 +948,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             check_mask("attention_mask", attention_mask, inputs.shape[1], keys, seen)
         elif own_cache is None:
             check_mask("attention_mask", attention_mask, inputs.shape[1], inputs.shape[1], inputs.shape[1])
-        elif self.config.shared_layers or self.config.position_encoding in ("alibi", "relative"):
+        elif self.config.shared_layers or self.config.has_score_bias:
             raise ValueError(
                 "continuous batching serves neither shared_layers nor position_encoding='alibi' or 'relative'; use generate()."
             )
