@@ -64,6 +64,7 @@ from .losses_vanilla_transformer import (
 from .sequences_vanilla_transformer import (
     Segments,
     Unpadded,
+    check_pairs,
     has_gaps,
     packed_sequences,
     same_sequence,
@@ -968,18 +969,9 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             shape = encoder_hidden_states.shape
             check_mask("cross_attention_mask", encoder_attention_mask, inputs.shape[1], shape[1], shape[1])
             packed_source = packed_sequences(encoder_position_ids, encoder_attention_mask, shape[0])
-            if starts and (packed is None) != (packed_source is None):
-                raise ValueError(
-                    "where rows hold several pairs, position_ids and decoder_position_ids both start anew."
-                )
+            if starts:
+                check_pairs(packed, packed_source)
             batches.append((encoder_hidden_states, encoder_attention_mask, packed_source))
-            if packed is not None and packed_source is not None:
-                targets, sources = packed[:, -1] + 1, packed_source[:, -1] + 1
-                if not is_tracing(packed) and not torch.equal(targets, sources):
-                    raise ValueError(
-                        f"rows of {sources.tolist()} sources cannot hold {targets.tolist()} targets: position_ids and "
-                        "decoder_position_ids start anew for each pair."
-                    )
         unpadded = source = segments = cross_segments = None
         if starts and not use_cache:
             unpadded, source = self.unpad(kwargs, *batches)
