@@ -248,15 +248,10 @@ class _Obstacles:
         return bool(self.fields) or self.reason is not None
 
     def told(self, config: vt.VanillaTransformerConfig) -> str:
-        derived = {
-            "final_norm": "has_final_norm",
-            "attention_output_bias": "has_attention_output_bias",
-            "share_encoder_decoder_embeddings": "has_shared_embeddings",
-            "embedding_size": "embedding_width",
-            "target_vocab_size": "output_vocab_size",
-            "decoder_layers": "num_decoder_layers",
-        }
-        named = [f"{name}={getattr(config, derived.get(name, name))!r}" for name in self.fields]
+        """What is in the way, with its value in a configuration, for a sentence."""
+        # the values that were compared; a field that the family alone reads has none among them
+        shape = shape_of(config, has_head=True)
+        named = [f"{name}={shape.get(name, getattr(config, name))!r}" for name in self.fields]
         return ", ".join(named + ([self.reason] if self.reason else []))
 
 
