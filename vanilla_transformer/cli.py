@@ -233,7 +233,7 @@ def average(
 def convert(
     model: Annotated[str, typer.Argument(help="Folder or Hub id of a model, or a checkpoint of --kind.")],
     output: Annotated[Path, typer.Argument(help="Folder for the converted model.")],
-    revision: Annotated[str | None, typer.Option(help="Of a Hub id: a branch, tag or commit.")] = None,
+    revision: RevisionOption = None,
     to_transformers: Annotated[
         bool, typer.Option("--to-transformers", help="The other way: a model of ours to a class of transformers.")
     ] = False,
@@ -360,7 +360,7 @@ def explain(
         for name, source in VanillaTransformerConfig.presets().items():
             table.add_row(name, f"{VanillaTransformerConfig.from_preset(name).num_parameters():,}", source)
     else:
-        config = _config(model)
+        config = _named_config(model)
         print(config.explain(), end="\n\n")
         table = Table("part")
         for title in ("parameters", "share"):
@@ -392,7 +392,8 @@ def _quiet_libraries() -> None:
     logging.disable_progress_bar()
 
 
-def _config(model: str) -> "VanillaTransformerConfig":
+def _named_config(model: str) -> "VanillaTransformerConfig":
+    """Of a preset, a folder or a Hub id; of a mistaken name a sentence with the nearest preset."""
     import difflib
 
     from transformers import AutoConfig
