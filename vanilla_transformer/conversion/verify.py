@@ -1,6 +1,7 @@
 """Whether two models compute the same: on random inputs, padded on either side, and in what they generate."""
 
 import copy
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -130,8 +131,9 @@ def _compare_forward(
 
 
 def _largest(sofar: float, one: torch.Tensor, other: torch.Tensor, mask: torch.Tensor) -> float:
-    difference = (one - other)[mask.bool()].abs().max().item()
-    return difference if difference != difference else max(sofar, difference)
+    """Of differences until now and those of (B, T, ...) where `mask` (B, T) is set; not a number where one is none."""
+    difference: float = (one - other)[mask.bool()].abs().max().item()
+    return difference if math.isnan(difference) else max(sofar, difference)
 
 
 def _batch(ours: VanillaTransformerPreTrainedModel, side: str, generator: torch.Generator) -> dict[str, torch.Tensor]:
