@@ -66,7 +66,7 @@ COMMON = {
 
 
 def fields_of(options):
-    """Of the index of one option of each choice."""
+    """The fields of a combination: of each choice, the index of its option."""
     fields = dict(COMMON)
     for of_choice, option in zip(CHOICES.values(), options, strict=True):
         fields |= of_choice[option]
@@ -76,20 +76,25 @@ def fields_of(options):
 def is_possible(fields):
     """The rules, as the configuration has them (which is slower to ask)."""
     paired = fields["architecture"] == "encoder-decoder"
-    tied, width = fields.get("tie_word_embeddings", True), fields.get("embedding_size", 16)
+    tied, narrow = fields.get("tie_word_embeddings", True), "embedding_size" in fields
     return (
         not (paired and fields.get("type_vocab_size"))
         and not (not paired and (fields.get("target_vocab_size") or fields.get("share_encoder_decoder_embeddings")))
-        and not (width != 16 and tied and not fields.get("output_transform"))
+        and not (narrow and tied and not fields.get("output_transform"))
     )
 
 
 def pairs_of(options):
+    """Every two options of a combination, each as (index of the choice, index of the option)."""
     return set(itertools.combinations(enumerate(options), 2))
 
 
 def cover(seed=0, tries=100):
-    """Combinations that are possible, and the pairs of options that none holds."""
+    """Combinations that are possible, and the pairs of options that none holds.
+
+    For the first pair that is left, of so many random combinations that hold it the one with most new pairs is taken, until
+    no pair is left. A pair for which none was possible counts as impossible: the tests ask the configuration whether it is.
+    """
     draw, counts = random.Random(seed), [len(options) for options in CHOICES.values()]
     left = {
         ((a, i), (b, j))

@@ -166,6 +166,7 @@ def test_wrong_type_is_refused_in_one_sentence_that_names_the_field(field, value
         ({"position_encoding": "rope", "head_dim": 5}, ["head_dim=5", "'rope'"]),
         ({"rope_theta": 0}, ["rope_theta=0"]),
         ({"num_beams": 5}, ["'num_beams'", "model.generation_config"]),
+        ({"max_new_tokens": 5}, ["'max_new_tokens'", "model.generation_config"]),
         ({"sliding_window": 0}, ["sliding_window=0"]),
     ],
 )

@@ -5,6 +5,7 @@ What reads data or trains is imported by the command that needs it, and after it
 
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
@@ -233,7 +234,7 @@ def average(
 def convert(
     model: Annotated[str, typer.Argument(help="Folder or Hub id of a model, or a checkpoint of --kind.")],
     output: Annotated[Path, typer.Argument(help="Folder for the converted model.")],
-    revision: Annotated[str | None, typer.Option(help="Of a Hub id: a branch, tag or commit.")] = None,
+    revision: RevisionOption = None,
     to_transformers: Annotated[
         bool, typer.Option("--to-transformers", help="The other way: a model of ours to a class of transformers.")
     ] = False,
@@ -360,7 +361,7 @@ def explain(
         for name, source in VanillaTransformerConfig.presets().items():
             table.add_row(name, f"{VanillaTransformerConfig.from_preset(name).num_parameters():,}", source)
     else:
-        config = _config(model)
+        config = _named_config(model)
         print(config.explain(), end="\n\n")
         table = Table("part")
         for title in ("parameters", "share"):
@@ -392,7 +393,8 @@ def _quiet_libraries() -> None:
     logging.disable_progress_bar()
 
 
-def _config(model: str) -> "VanillaTransformerConfig":
+def _named_config(model: str) -> "VanillaTransformerConfig":
+    """Of a preset, a folder or a Hub id; of a mistaken name a sentence with the nearest preset."""
     import difflib
 
     from transformers import AutoConfig
@@ -435,28 +437,22 @@ def _lines(stream: IO[bytes], name: str) -> Iterator[str]:
         yield text.removesuffix("\n").removesuffix("\r")
 
 
-class _whole_file:
+@contextmanager
+def _whole_file(name: str) -> Iterator[IO[str]]:
     """A text file that appears under its name only when all of it is written; stdout for `-`."""
-
-    def __init__(self, name: str):
-        self.path = None if name == "-" else Path(name)
-
-    def __enter__(self) -> IO[str]:
-        if self.path is None:
-            self.stream: IO[str] = sys.stdout
-            sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
-        else:
-            self.partial = self.path.with_name(self.path.name + ".partial")
-            self.stream = self.partial.open("w", encoding="utf-8", newline="\n")
-        return self.stream
-
-    def __exit__(self, kind: type[BaseException] | None, *details: Any) -> None:
-        if self.path is not None:
-            self.stream.close()
-            if kind is None:
-                self.partial.replace(self.path)
-            else:
-                self.partial.unlink()
+    if name == "-":
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+        yield sys.stdout
+        return
+    path = Path(name)
+    partial = path.with_name(path.name + ".partial")
+    stream = partial.open("w", encoding="utf-8", newline="\n")
+    try:
+        with stream:
+            yield stream
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _one_line(text: str) -> str:

@@ -9,6 +9,7 @@ import copy
 import difflib
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import fields
 from functools import wraps
 from typing import Any, ClassVar, Literal, TypeVar
@@ -57,6 +58,12 @@ def _refuse(config_class: type, message: str) -> ValueError:
     return ValueError(f"{config_class.__name__}: {message}")
 
 
+def _hint(name: str, choices: Iterable[str], otherwise: str) -> str:
+    """The choice that is nearest to a name, or, where none is near, another remedy."""
+    near = difflib.get_close_matches(name, choices, n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
+
+
 def _is_known(config_class: type[PreTrainedConfig], name: str) -> bool:
     """Whether a field, or one of the paper's names, or something that transformers keeps in configurations."""
     return (
@@ -78,14 +85,13 @@ def _canonical_fields(config_class: type[PreTrainedConfig], given: dict[str, Any
     canonical: dict[str, Any] = {}
     for name, value in given.items():
         if not _is_known(config_class, name):
-            if name in GenerationConfig._get_default_generation_params():
+            if name in GenerationConfig().to_dict():
                 raise _refuse(
                     config_class,
                     f"{name!r} is a setting of generation, not of the model; set it on model.generation_config.",
                 )
             known = sorted({field.name for field in fields(config_class)} | set(aliases))
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(known)}."
+            hint = _hint(name, known, f"the fields are {', '.join(known)}.")
             raise _refuse(config_class, f"unknown field {name!r}; {hint}")
         target = aliases.get(name, name)
         if target in canonical and canonical[target] != value:
@@ -293,7 +299,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for stack, names in attentions.items():
             tensor[f"{stack}.embed_tokens"] = "embedding_rowwise"
             for name in names:
-                if name == "self_attn" and self.position_encoding in ("alibi", "relative"):
+                if name == "self_attn" and self.has_score_bias:
                     continue  # what is added to scores is for all heads
                 tensor |= {f"{stack}.layers.*.{name}.{projection}_proj": "colwise" for projection in "qkv"}
                 tensor[f"{stack}.layers.*.{name}.o_proj"] = "rowwise"
@@ -345,8 +351,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 f"num_key_value_heads={self.num_key_value_heads}.",
             )
         if self.hidden_act not in ACT2FN:
-            near = difflib.get_close_matches(self.hidden_act, list(ACT2FN), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it is one of {', '.join(ACT2FN)}."
+            hint = _hint(self.hidden_act, ACT2FN, f"it is one of {', '.join(ACT2FN)}.")
             raise _refuse(type(self), f"hidden_act={self.hidden_act!r} is no activation of transformers; {hint}")
         if not self.is_encoder_decoder:
             if self.target_vocab_size is not None:
@@ -496,6 +501,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return self.attention_bias if self.attention_output_bias is None else self.attention_output_bias
 
     @property
+    def has_score_bias(self) -> bool:
+        """Whether positions are told by a number that is added to the scores of each head."""
+        return self.position_encoding in ("alibi", "relative")
+
+    @property
     def has_shared_embeddings(self) -> bool:
         """Whether encoder and decoder embed by one matrix."""
         if not self.is_encoder_decoder or self.target_vocab_size is not None:
@@ -542,8 +552,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             1024
         """
         if name not in PRESETS:
-            near = difflib.get_close_matches(name, list(PRESETS), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the presets are {', '.join(PRESETS)}."
+            hint = _hint(name, PRESETS, f"the presets are {', '.join(PRESETS)}.")
             raise _refuse(cls, f"unknown preset {name!r}; {hint}")
         return cls(**{**PRESETS[name].fields, **_canonical_fields(cls, overrides)})
 

@@ -94,7 +94,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         smoothing: float,
         dtype: torch.dtype,
     ) -> torch.Tensor:
-        """Of `hidden` (N, D), `weight` (V, D) and `bias` (V), in `dtype`; sums are kept in float32 or better."""
+        """Of `hidden` (N, D), `weight` (V, D), `bias` (V) and `labels` (N), none ignored, in `dtype`.
+
+        `smoothing` is that of [`uniform_share`]. Sums are kept in float32 or better.
+        """
         projection, vocabulary = weight.to(dtype), weight.shape[0]
         exact = torch.promote_types(dtype, torch.float32)
         total = hidden.new_zeros((), dtype=exact)
@@ -112,6 +115,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             total += (log_sum - (1 - smoothing) * logits.gather(-1, right)).sum()
             if smoothing:
                 total -= smoothing * logits.mean(-1).sum()
+            # from here on the gradient of the logits, but for the uniform part
             probabilities.scatter_add_(-1, right, torch.full_like(right, smoothing - 1, dtype=exact))
             if bias_grad is not None:
                 bias_grad += probabilities.sum(0)

@@ -1,8 +1,8 @@
 # Copyright 2026 The vanilla_transformer authors. Licensed under the Apache License, Version 2.0.
 """The Transformer of "Attention Is All You Need" (arXiv:1706.03762), as encoder-decoder, encoder-only and decoder-only.
 
-Reads top to bottom: positions, attention, feed-forward, layer, stack, model, heads. A checkpoint carries this file
-to the Hub together with its configuration, so it imports only transformers, torch and its siblings.
+Reads top to bottom: positions, dropout, attention, feed-forward, layer, stack, model, heads. A checkpoint carries this
+file to the Hub together with its configuration, so it imports only transformers, torch and its siblings.
 
 Shapes, as written at line ends:
     B  batch            T  target or only sequence, S  source (keys of cross-attention)
@@ -10,6 +10,7 @@ Shapes, as written at line ends:
     H  query heads      K  key-value heads      d  head_dim
     E  width of embeddings, hidden_size unless they are factorised
     V  vocabulary       N  all tokens of a batch in one long row, M  those that they attend to
+    L  the longest sequence of such a row
 """
 
 import math
@@ -63,6 +64,7 @@ from .losses_vanilla_transformer import (
 from .sequences_vanilla_transformer import (
     Segments,
     Unpadded,
+    check_pairs,
     has_gaps,
     packed_sequences,
     same_sequence,
@@ -93,9 +95,14 @@ def check_mask(name: str, mask: Any, queries: int, keys: int, tokens: int | None
     """Refuse a mask that does not fit, which could else be broadcast or filled up in silence.
 
     Args:
+        name: of the argument, for the error.
         mask: (B, tokens), or (B, 1 or H, queries, keys); anything but a tensor is transformers' own.
+        queries: number of positions that attend.
         keys: number of keys that attention will see; a static cache holds room for later ones.
         tokens: number of tokens so far; `None` where that is not known without waiting for an accelerator.
+
+    Raises:
+        ValueError: for a mask of another shape.
     """
     if not isinstance(mask, torch.Tensor):
         return
@@ -290,13 +297,15 @@ def segmented_attention(
     """Scaled dot-product attention sequence by sequence: no padding, nothing computed to be thrown away.
 
     Args:
+        module: the attention, whose heads, window and direction count.
         query: (1, H, N, d). key, value: (1, K, M, d). N and M are the sums of the lengths in `segments`.
-        attention_mask: (1, H, L, L), added to the scores of every sequence, L places at most; `None` for nothing.
+        attention_mask: (1, H, L, L), added to the scores of every sequence; `None` for nothing.
+        segments: where the sequences begin and end.
 
     Returns:
         (1, N, H, d)
     """
-    key = key.repeat_interleave(module.num_key_value_groups, dim=1)
+    key = key.repeat_interleave(module.num_key_value_groups, dim=1)  # (1, H, M, d)
     value = value.repeat_interleave(module.num_key_value_groups, dim=1)
     query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # (N or M, H, d)
     if segments.blocks[0].key_index is not None:
@@ -316,8 +325,10 @@ def segmented_attention(
             distance = torch.arange(block.queries).unsqueeze(-1) - torch.arange(block.keys)
             mask = distance.abs() < module.sliding_window
             mask = mask & (distance >= 0) if module.is_causal else mask
-        block_query, block_key, block_value = (part.unflatten(0, (block.sequences, -1)).transpose(1, 2) for part in states)
-        output = nn.functional.scaled_dot_product_attention(  # (count, H, length, d)
+        block_query, block_key, block_value = (  # (sequences, H, queries or keys, d)
+            part.unflatten(0, (block.sequences, -1)).transpose(1, 2) for part in states
+        )
+        output = nn.functional.scaled_dot_product_attention(  # (sequences, H, queries, d)
             block_query,
             block_key,
             block_value,
@@ -326,7 +337,7 @@ def segmented_attention(
             is_causal=module.is_causal and mask is None,
             scale=scaling,
         )
-        outputs.append(output.transpose(1, 2).flatten(0, 1))
+        outputs.append(output.transpose(1, 2).flatten(0, 1))  # (sequences * queries, H, d)
     return torch.cat(outputs).unsqueeze(0)
 
 
@@ -390,6 +401,7 @@ class VanillaTransformerAttention(nn.Module):
                 projection.init_gain = 2**-0.5
 
     def _heads(self, projection: nn.Linear, states: torch.Tensor) -> torch.Tensor:
+        """(B, T, D) to (B, H, T, d), or K heads."""
         # -1, not the number of heads: under tensor parallelism a process holds only some of them
         return projection(states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
@@ -411,10 +423,8 @@ class VanillaTransformerAttention(nn.Module):
         if not isinstance(cache, EncoderDecoderCache):
             return self._heads(self.k_proj, encoder_hidden_states), self._heads(self.v_proj, encoder_hidden_states)
         if not cache.is_updated.get(layer_idx):
-            key, value = (
-                self._heads(self.k_proj, encoder_hidden_states),
-                self._heads(self.v_proj, encoder_hidden_states),
-            )
+            key = self._heads(self.k_proj, encoder_hidden_states)
+            value = self._heads(self.v_proj, encoder_hidden_states)
             cache.cross_attention_cache.update(key, value, layer_idx, kwargs=kwargs)
             cache.is_updated[layer_idx] = True
         layer = cache.cross_attention_cache.layers[layer_idx]
@@ -437,7 +447,8 @@ class VanillaTransformerAttention(nn.Module):
         """(B, T, D) to (B, T, D), with the probabilities (B, H, T, S) where the backend has them.
 
         `rotation` (2, B or 1, T, d/2): `rotary_encoding` of the positions, for self-attention. `segments`: where the
-        batch is one long row; `attention_mask` is then that of `segmented_attention`. `layer_idx`: whose keys and values of the cache, where layers are shared.
+        batch is one long row; `attention_mask` is then that of `segmented_attention`. `layer_idx`: whose keys and values
+        of the cache, where layers are shared.
         """
         layer_idx = self.layer_idx if layer_idx is None else layer_idx
         query = self._heads(self.q_proj, hidden_states)  # (B, H, T, d)
@@ -454,7 +465,7 @@ class VanillaTransformerAttention(nn.Module):
                 output = segmented_attention(self, query, key, value, attention_mask, segments, self.scaling, dropout)
                 return self.o_proj(output.flatten(-2)), None
             kwargs |= segments.for_flash_attention(query.device)
-        output, probabilities = attention_interface(
+        output, probabilities = attention_interface(  # (B, T, H, d) and (B, H, T, S)
             self,
             query,
             key,
@@ -486,11 +497,10 @@ class VanillaTransformerFeedForward(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         inner = self.up_proj(hidden_states)  # (B, T, F)
-        inner = (
-            self.activation(inner)
-            if self.gate_proj is None
-            else self.activation(self.gate_proj(hidden_states)) * inner
-        )
+        if self.gate_proj is None:
+            inner = self.activation(inner)
+        else:
+            inner = self.activation(self.gate_proj(hidden_states)) * inner
         inner = dropout(inner, self.activation_dropout, self.training)
         return self.down_proj(inner)  # (B, T, D)
 
@@ -611,11 +621,10 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """As in transformers, but without backends that cannot add a number of each head to scores."""
         implementation = super().get_correct_attn_implementation(requested_attention, is_init_check)
-        encoding = self.config.position_encoding
-        if encoding in ("alibi", "relative") and ("flash" in implementation or "flex" in implementation):
+        if self.config.has_score_bias and ("flash" in implementation or "flex" in implementation):
             raise ValueError(
-                f"attn_implementation={requested_attention!r} cannot add what position_encoding={encoding!r} adds to "
-                "scores; use 'sdpa' or 'eager'."
+                f"attn_implementation={requested_attention!r} cannot add what "
+                f"position_encoding={self.config.position_encoding!r} adds to scores; use 'sdpa' or 'eager'."
             )
         return implementation
 
@@ -626,6 +635,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight, gain=getattr(module, "init_gain", 1.0))
         elif isinstance(module, nn.Embedding) and not getattr(module.weight, "_is_hf_initialized", False):
+            # asked here, since `init` looks for this mark of loaded weights, and the padding token's row has none
             # variance 1/D, so that the scaled embedding has variance 1 and the tied output projection unit-scale logits
             init.normal_(module.weight, mean=0.0, std=self.config.hidden_size**-0.5)
             if module.padding_idx is not None:
@@ -732,12 +742,12 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         Returns:
             (B or 1, H, T, S); `mask` where positions are of another kind.
         """
-        if self.config.position_encoding not in ("alibi", "relative"):
+        if not self.config.has_score_bias:
             return mask
         distance = keys - queries.unsqueeze(-1)  # (T, S)
         if self.relative_bias is None:
             slopes = alibi_slopes(self.config.num_attention_heads).to(distance.device)
-            bias = -slopes[:, None, None] * distance.abs()
+            bias = -slopes[:, None, None] * distance.abs()  # (H, T, S)
         else:
             buckets = relative_buckets(
                 distance,
@@ -745,14 +755,14 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
                 self.config.relative_attention_num_buckets,
                 self.config.relative_attention_max_distance,
             )
-            bias = self.relative_bias(buckets).permute(2, 0, 1)
+            bias = self.relative_bias(buckets).permute(2, 0, 1)  # (H, T, S)
         if mask is None and self.is_causal:  # which sdpa would have seen to
             mask = distance <= 0
         return add_to_mask(bias.unsqueeze(0), mask, dtype_of_products(states))
 
     def mask_of_segments(self, lengths: list[int], states: torch.Tensor) -> torch.Tensor | None:
         """The mask (1, H, L, L) of every sequence of a long row, L the longest; `None` where nothing is added to scores."""
-        if self.config.position_encoding not in ("alibi", "relative"):
+        if not self.config.has_score_bias:
             return None
         places = torch.arange(max(lengths), device=states.device)
         mask, window = None, self.config.sliding_window
@@ -782,7 +792,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
     @property
     def _counts_distances(self) -> bool:
-        return self.config.sliding_window is not None or self.config.position_encoding in ("alibi", "relative")
+        return self.config.sliding_window is not None or self.config.has_score_bias
 
     def unpad(self, kwargs: dict[str, Any], *batches: tuple) -> tuple[Unpadded | None, Unpadded | None]:
         """Inputs, and the sources that they attend to, as long rows: where they are packed and, in training, padded.
@@ -811,6 +821,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
 
 def _exactly_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> torch.Tensor:
+    """The one of the two that is given; an error of one sentence for none, both, or one without a token."""
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError(f"give exactly one of {prefix}input_ids and {prefix}inputs_embeds.")
     name, inputs = ("input_ids", input_ids) if inputs_embeds is None else ("inputs_embeds", inputs_embeds)
@@ -851,8 +862,8 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         unpadded, _ = self.unpad(kwargs, (inputs, attention_mask, packed))
         if unpadded is not None:
             rows = (input_ids, inputs_embeds, position_ids, token_type_ids)
-            input_ids, inputs_embeds, position_ids, token_type_ids = map(unpadded.take, rows)
-        hidden_states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
+            input_ids, inputs_embeds, position_ids, token_type_ids = map(unpadded.take, rows)  # (1, N, ...)
+        hidden_states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)  # (B, S, D) or (1, N, D)
         if unpadded is not None:
             attention_mask = self.mask_of_segments(unpadded.lengths, hidden_states)
             segments = Segments(unpadded.lengths, unpadded.lengths)
@@ -947,7 +958,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             check_mask("attention_mask", attention_mask, inputs.shape[1], keys, seen)
         elif own_cache is None:
             check_mask("attention_mask", attention_mask, inputs.shape[1], inputs.shape[1], inputs.shape[1])
-        elif self.config.shared_layers or self.config.position_encoding in ("alibi", "relative"):
+        elif self.config.shared_layers or self.config.has_score_bias:
             raise ValueError(
                 "continuous batching serves neither shared_layers nor position_encoding='alibi' or 'relative'; use generate()."
             )
@@ -958,28 +969,19 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             shape = encoder_hidden_states.shape
             check_mask("cross_attention_mask", encoder_attention_mask, inputs.shape[1], shape[1], shape[1])
             packed_source = packed_sequences(encoder_position_ids, encoder_attention_mask, shape[0])
-            if starts and (packed is None) != (packed_source is None):
-                raise ValueError(
-                    "where rows hold several pairs, position_ids and decoder_position_ids both start anew."
-                )
+            if starts:
+                check_pairs(packed, packed_source)
             batches.append((encoder_hidden_states, encoder_attention_mask, packed_source))
-            if packed is not None and packed_source is not None:
-                targets, sources = packed[:, -1] + 1, packed_source[:, -1] + 1
-                if not is_tracing(packed) and not torch.equal(targets, sources):
-                    raise ValueError(
-                        f"rows of {sources.tolist()} sources cannot hold {targets.tolist()} targets: position_ids and "
-                        "decoder_position_ids start anew for each pair."
-                    )
         unpadded = source = segments = cross_segments = None
         if starts and not use_cache:
             unpadded, source = self.unpad(kwargs, *batches)
         if unpadded is not None:
             rows = (input_ids, inputs_embeds, position_ids, token_type_ids)
-            input_ids, inputs_embeds, position_ids, token_type_ids = map(unpadded.take, rows)
+            input_ids, inputs_embeds, position_ids, token_type_ids = map(unpadded.take, rows)  # (1, N, ...)
         if source is not None:
             encoder_hidden_states, encoder_attention_mask = source.take(encoder_hidden_states), None
             cross_segments = Segments(unpadded.lengths, source.lengths)
-        hidden_states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
+        hidden_states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)  # (B, T, D) or (1, N, D)
         if unpadded is not None:
             attention_mask = self.mask_of_segments(unpadded.lengths, hidden_states)
             segments = Segments(unpadded.lengths, unpadded.lengths)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from transformers.masking_utils import find_packed_sequence_indices
+from transformers.utils.import_utils import is_tracing
 
 
 def packed_sequences(position_ids: torch.Tensor | None, mask: Any, batch_size: int) -> torch.Tensor | None:
@@ -25,6 +26,27 @@ def packed_sequences(position_ids: torch.Tensor | None, mask: Any, batch_size: i
     if position_ids is None or mask is not None:
         return None
     return find_packed_sequence_indices(position_ids.expand(batch_size, -1))
+
+
+def check_pairs(targets: torch.Tensor | None, sources: torch.Tensor | None) -> None:
+    """Refuse rows whose targets are not as many as their sources.
+
+    Args:
+        targets, sources: (B, T) and (B, S), as from [`packed_sequences`].
+
+    Raises:
+        ValueError: where one side alone is packed, or a row has more sequences on one side than on the other.
+    """
+    if (targets is None) != (sources is None):
+        raise ValueError("where rows hold several pairs, position_ids and decoder_position_ids both start anew.")
+    if targets is None or sources is None or is_tracing(targets):
+        return
+    of_targets, of_sources = targets[:, -1] + 1, sources[:, -1] + 1
+    if not torch.equal(of_targets, of_sources):
+        raise ValueError(
+            f"rows of {of_sources.tolist()} sources cannot hold {of_targets.tolist()} targets: position_ids and "
+            "decoder_position_ids start anew for each pair."
+        )
 
 
 def has_gaps(mask: Any) -> bool:

@@ -25,7 +25,7 @@ from .families import FAMILIES
 from .family import OF_TRAINING, Family, Fields, differences, shape_of
 from .links import ConversionError, rename_to_ours, rename_to_theirs
 
-__all__ = ["build_ours", "family_of", "from_transformers", "load_theirs", "to_transformers"]
+__all__ = ["build_ours", "family_of", "from_transformers", "load_theirs", "quiet", "to_transformers"]
 
 logger = logging.get_logger(__name__)
 Report = Callable[[str], Any]
@@ -155,7 +155,7 @@ def load_theirs(path: str, revision: str | None, dtype: torch.dtype | str | None
     class_name = (config.architectures or [next(iter(known.heads)) if known else path])[0]
     family, _ = _family_and_head(config.model_type, class_name)
     try:
-        with _quiet():
+        with quiet():
             model, found = getattr(transformers, class_name).from_pretrained(
                 path,
                 revision=revision,
@@ -202,7 +202,7 @@ def build_ours(
     _refuse(source, [n for n in weights if n not in expected], [n for n in expected if n not in weights], wrong)
     # copies, since loading takes tensors as they are, and the model given must not change with this one
     weights = {name: tensor.clone() for name, tensor in weights.items()}
-    with _quiet():
+    with quiet():
         return model_class.from_pretrained(None, config=config, state_dict=weights, dtype=dtype).eval()
 
 
@@ -229,7 +229,7 @@ def _build_theirs(
     lacking = [name for name in known if name not in theirs and name not in family.computed]
     _refuse(type(model).__name__, unknown, lacking, [])
     theirs = {name.removeprefix(family.prefix) if bare else name: tensor.clone() for name, tensor in theirs.items()}
-    with _quiet():
+    with quiet():
         converted = their_class.from_pretrained(
             None, config=config, state_dict=theirs, dtype=model.dtype, **options
         ).eval()
@@ -248,15 +248,10 @@ class _Obstacles:
         return bool(self.fields) or self.reason is not None
 
     def told(self, config: vt.VanillaTransformerConfig) -> str:
-        derived = {
-            "final_norm": "has_final_norm",
-            "attention_output_bias": "has_attention_output_bias",
-            "share_encoder_decoder_embeddings": "has_shared_embeddings",
-            "embedding_size": "embedding_width",
-            "target_vocab_size": "output_vocab_size",
-            "decoder_layers": "num_decoder_layers",
-        }
-        named = [f"{name}={getattr(config, derived.get(name, name))!r}" for name in self.fields]
+        """What is in the way, with its value in a configuration, for a sentence."""
+        # the values that were compared; a field that the family alone reads has none among them
+        shape = shape_of(config, has_head=True)
+        named = [f"{name}={shape.get(name, getattr(config, name))!r}" for name in self.fields]
         return ", ".join(named + ([self.reason] if self.reason else []))
 
 
@@ -264,7 +259,7 @@ def _obstacles(family: Family, head: str, model: VanillaTransformerPreTrainedMod
     writes = isinstance(model, VanillaTransformerLMHeadModel)
     shape = shape_of(model.config, writes)
     try:
-        with _quiet():
+        with quiet():
             config = getattr(transformers, head).config_class(**family.settings(model.config))
         held = vt.VanillaTransformerConfig(**family.fields(config))
     except (ValueError, TypeError) as error:
@@ -363,8 +358,8 @@ def _listed(names: Iterable[str]) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """transformers' own lines about weights, which are checked here, would only confuse."""
+def quiet() -> Iterator[None]:
+    """Without transformers' own lines: on weights, which are checked here, and on the settings of the model at hand."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -146,15 +146,10 @@ def _save_vocabularies(source: list[str], target: list[str], special: dict[str, 
 
 
 def _has_file(path: str, name: str, revision: str | None) -> bool:
-    found = cached_file(
-        path,
-        name,
-        revision=revision,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return found is not None
+    try:
+        return cached_file(path, name, revision=revision) is not None
+    except OSError:
+        return False
 
 
 def _check_saved(model: PreTrainedModel, saved: PreTrainedModel) -> None:

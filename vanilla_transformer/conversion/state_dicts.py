@@ -282,7 +282,7 @@ def from_opennmt(
         position_encoding="sinusoidal" if positions else "none",
         scale_embedding=positions,
         output_bias="trained" if "lm_head.bias" in ours else "none",
-        max_position_embeddings=5000,
+        max_position_embeddings=5000,  # the rows of OpenNMT-py's own table of sinusoids
         label_smoothing=_get(settings, "label_smoothing", 0.0),
         label_smoothing_form="others",
     )
@@ -402,7 +402,6 @@ def _finish(
         decoder_start_token_id=config.decoder_start_token_id,
         bad_words_ids=[[config.pad_token_id]],
     )
-    model.generation_config._from_model_config = False
     return model  # type: ignore[return-value]
 
 

@@ -1,17 +1,15 @@
 """Whether two models compute the same: on random inputs, padded on either side, and in what they generate."""
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
 from dataclasses import dataclass, field
 
 import torch
 from transformers import PreTrainedModel
-from transformers.utils import logging
 
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 
-from .convert import family_of
+from .convert import family_of, quiet
 from .links import ConversionError
 
 __all__ = ["TOLERANCE", "Equality", "check_equality", "measure_equality"]
@@ -79,7 +77,7 @@ def measure_equality(theirs: PreTrainedModel, ours: VanillaTransformerPreTrained
     )
     generator = torch.Generator().manual_seed(seed)
     measured = Equality()
-    with _quiet_generation():
+    with quiet():
         for side in ("right", "left"):
             batch = _batch(ours, side, generator)
             _compare_forward(theirs, ours, batch, measured)
@@ -133,8 +131,9 @@ def _compare_forward(
 
 
 def _largest(sofar: float, one: torch.Tensor, other: torch.Tensor, mask: torch.Tensor) -> float:
-    difference = (one - other)[mask.bool()].abs().max().item()
-    return difference if difference != difference else max(sofar, difference)
+    """Of differences until now and those of (B, T, ...) where `mask` (B, T) is set; not a number where one is none."""
+    difference: float = (one - other)[mask.bool()].abs().max().item()
+    return difference if math.isnan(difference) else max(sofar, difference)
 
 
 def _batch(ours: VanillaTransformerPreTrainedModel, side: str, generator: torch.Generator) -> dict[str, torch.Tensor]:
@@ -162,14 +161,3 @@ def _batch(ours: VanillaTransformerPreTrainedModel, side: str, generator: torch.
         types = torch.randint(config.type_vocab_size, batch["input_ids"].shape, generator=generator)
         batch["token_type_ids"] = types.to(device)
     return batch
-
-
-@contextmanager
-def _quiet_generation() -> Iterator[None]:
-    """Without transformers' advice on settings of generation, which are those of the model at hand."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)

@@ -29,11 +29,9 @@ from typing import Any
 
 import torch
 import yaml
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
+from vanilla_transformer.training.ablation_table import COMPARED, in_words, markdown_table, print_table
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER, STATE, find_checkpoints
 from vanilla_transformer.training.plots import plot_ablation
 from vanilla_transformer.training.recipe import Recipe, build_section, override_fields, read_values, set_field
@@ -46,7 +44,7 @@ __all__ = ["Ablation", "AblationSection", "Cell", "markdown_table", "print_table
 BASELINE, TOKENIZER = "baseline", "tokenizer"
 VALUES, TABLE, TEXT, PICTURE = "ablation.yaml", "ablation.json", "ablation.md", "ablation.png"
 
-# what must be the same in all cells, or they could not be compared, and what the table sets itself
+# or cells could not be compared
 _SAME_FOR_ALL = (
     "task",
     "seed",
@@ -59,8 +57,6 @@ _SAME_FOR_ALL = (
     "training.num_train_epochs",
 )
 _QUANTITIES = ("updates", "minutes", "tokens_per_second", "validation_loss", "score")
-_COMPARED = ("validation_loss", "score")
-_MEASURED = ("updates", "minutes", "tokens/s")
 
 
 @dataclass
@@ -147,8 +143,8 @@ class Ablation:
             raise RecipeError(
                 f"ablation.seeds={seeds!r} must be a list of different whole numbers, such as [1, 2, 3]."
             )
-        names = {BASELINE: {}, **{_name(name): _changes(name, c) for name, c in section.cells.items()}}
-        cells = [Cell(name, c, {seed: _recipe(plain, name, c, seed) for seed in seeds}) for name, c in names.items()]
+        given = {BASELINE: {}, **{_name(name): _changes(name, c) for name, c in section.cells.items()}}
+        cells = [Cell(name, c, {seed: _recipe(plain, name, c, seed) for seed in seeds}) for name, c in given.items()]
         known = [(cell.name, _identity(cell.recipes[seeds[0]])) for cell in cells]
         for name, changes in _combinations(section.grid):
             recipes = {seed: _recipe(plain, name, changes, seed) for seed in seeds}
@@ -159,7 +155,7 @@ class Ablation:
             other = next((earlier for earlier, same in known[:number] if same == identity), None)
             if other == BASELINE:
                 raise RecipeError(
-                    f"ablation cell {name!r} is the baseline over again: {_words(cells[number].changes)} is what the "
+                    f"ablation cell {name!r} is the baseline over again: {in_words(cells[number].changes)} is what the "
                     "recipe has; leave it out."
                 )
             if other is not None:
@@ -268,12 +264,6 @@ def _identity(recipe: Recipe) -> dict[str, Any]:
     return values
 
 
-def _words(changes: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name}={json.dumps(value) if isinstance(value, bool) else value}" for name, value in changes.items()
-    )
-
-
 # The runs ------------------------------------------------------------------------------------------------------------
 
 
@@ -333,7 +323,7 @@ def run_ablation(
     results: dict[tuple[str, int], dict[str, Any]] = {}
     number = len(ablation.cells) * len(ablation.seeds)
     for position, (cell, seed) in enumerate(ablation.runs(), start=1):
-        what = _words(cell.changes) or "the recipe as it is"
+        what = in_words(cell.changes) or "the recipe as it is"
         say(f"run {position} of {number}: {cell.name}, seed {seed} ({what})")
         results[cell.name, seed] = _run(cell.recipes[seed], resume, say)
         table = _table(ablation, task, results, parameters)
@@ -437,7 +427,7 @@ def _table(
         row: dict[str, Any] = {"name": cell.name, "changes": cell.changes, "parameters": counted}
         for name in _QUANTITIES:
             row |= _mean(name, [run[name] for run in runs])
-        for name in _COMPARED:
+        for name in COMPARED:
             pairs = [(run[name], base[name]) for run, base in zip(runs, rows[0]["runs"] if rows else [], strict=False)]
             row |= _mean(f"{name}_delta", [a - b for a, b in pairs if a is not None and b is not None])
         rows.append({**row, "own_tokens": cell.has_own_tokens, "runs": runs})
@@ -488,122 +478,3 @@ def _write(folder: Path, table: dict[str, Any], say: Callable[[str], None]) -> N
     if not drawn:
         say(f"{PICTURE} was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings.")
     say(f"finished: {folder / TEXT}")
-
-
-def _columns(table: dict[str, Any]) -> list[str]:
-    score = table["score"] or {"heading": "score", "data": "", "percent": False}
-    heading = f"{score['heading']}{' (%)' if score['percent'] else ''}, {score['data']}".removesuffix(", ")
-    return ["cell", "what differs", "parameters", *_MEASURED, "validation loss", "Δ loss", heading, "Δ"]
-
-
-def _texts(table: dict[str, Any]) -> list[list[str]]:
-    """The rows of the table as they are shown."""
-    score = table["score"] or {"percent": False, "key": ""}
-    scale, digits = (100 if score["percent"] else 1), (4 if score["key"] in LOWER_IS_BETTER else 2)
-
-    def written(row: dict[str, Any], name: str, form: str, scale: float = 1) -> str:
-        if row[name] is None:
-            return "–"
-        text = format(scale * row[name], f"{'+' if name.endswith('_delta') else ''}{form}")
-        spread = row[f"{name}_spread"] if name.startswith(_COMPARED) else None
-        return text if spread is None else f"{text} ± {scale * spread:{form}}"
-
-    rows = []
-    for row in table["cells"]:
-        unfinished = [run["status"] for run in row["runs"] if run["status"] != "finished"]
-        scored = written(row, "score", f".{digits}f", scale)
-        if len(unfinished) == len(row["runs"]):
-            scored = unfinished[0]
-        rows.append(
-            [
-                row["name"],
-                _words(row["changes"]) or "–",
-                "–" if row["parameters"] is None else f"{row['parameters']:,}",
-                written(row, "updates", ",.0f"),
-                written(row, "minutes", ".1f"),
-                written(row, "tokens_per_second", ",.0f"),
-                written(row, "validation_loss", ".4f"),
-                written(row, "validation_loss_delta", ".4f"),
-                scored,
-                written(row, "score_delta", f".{digits}f", scale),
-            ]
-        )
-    return rows
-
-
-def _notes(table: dict[str, Any]) -> list[str]:
-    """What has to be known to read the table, and what became of runs that did not finish."""
-    score, seeds = table["score"], table["seeds"]
-    notes = [
-        "Validation loss is the lowest of a run's evaluations, in nats, without label smoothing; Δ is to the baseline."
-    ]
-    if score and score["label"] != score["heading"]:
-        notes.append(f"Scores are {score['label']}.")
-    if len(seeds) > 1:
-        notes.append(
-            f"Means of the seeds {', '.join(map(str, seeds))} ± standard deviation; Δ is between runs of the same seed."
-        )
-    else:
-        notes.append("One seed: how far runs differ by chance is not known; ablation.seeds=[1,2,3] would tell.")
-    if own := [row["name"] for row in table["cells"] if row["own_tokens"]]:
-        notes.append(
-            f"Losses per token of {', '.join(own)}, which has tokens of its own, do not compare with the others."
-        )
-    for row in table["cells"]:
-        for run in row["runs"]:
-            seed = f", seed {run['seed']}" if len(seeds) > 1 else ""
-            if run["reason"]:
-                notes.append(f"{row['name']}{seed}: {run['reason']}")
-    return notes
-
-
-def markdown_table(table: dict[str, Any], picture: str | None = None) -> str:
-    """The text of `ablation.md`.
-
-    Args:
-        table: what `ablation.json` holds.
-        picture: a file to show under the table.
-    """
-
-    def line(texts: Iterable[str]) -> str:
-        return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
-
-    columns = _columns(table)
-    lines = [f"# {table['title']}", "", line(columns), f"|{'---|' * 2}{'---:|' * (len(columns) - 2)}"]
-    lines += [line(texts) for texts in _texts(table)]
-    lines += ["", *(f"- {note}" for note in _notes(table))]
-    if hardware := table["hardware"]:
-        threads = f"{hardware['threads']} thread{'s' if hardware['threads'] > 1 else ''}"
-        lines += [f"- Trained on {hardware['device']} ({hardware['machine']}, {threads}), torch {hardware['torch']}."]
-    if picture:
-        lines += ["", f"![validation loss and differences to the baseline]({picture})"]
-    return "\n".join(lines) + "\n"
-
-
-def print_table(table: dict[str, Any], console: Console | None = None) -> None:
-    """Print the table; a narrow terminal gets its results in columns, and what differs below.
-
-    Args:
-        table: what `ablation.json` holds.
-        console: of rich; by default standard output, with room for whole lines where that is no terminal.
-    """
-    if console is None:
-        console = Console()
-        if not console.is_terminal:
-            console.width = 180
-    narrow = console.width < 150
-    columns, rows = _columns(table), _texts(table)
-    shown = Table(title=Text(table["title"]))
-    kept = [n for n, column in enumerate(columns) if not narrow or column not in ("what differs", *_MEASURED)]
-    for number in kept:
-        shown.add_column(
-            Text(columns[number]),
-            justify="left" if number < 2 else "right",
-            min_width=None if columns[number] == "what differs" else max(len(row[number]) for row in rows),
-        )
-    for row in rows:
-        shown.add_row(*(Text(row[number]) for number in kept))
-    console.print(shown)
-    differences = [f"{row['name']}: {_words(row['changes'])}" for row in table["cells"][1:]] if narrow else []
-    for note in [*differences, *_notes(table)]:
-        console.print(note, highlight=False, soft_wrap=True, markup=False)

@@ -65,8 +65,12 @@ ONLY = {
 }
 
 
-def both_stacks(config: PreTrainedConfig) -> dict[str, Any]:
-    """Nothing; but refuses stacks of unlike widths."""
+def check_stacks(config: PreTrainedConfig) -> dict[str, Any]:
+    """No fields, as `Family.to_ours` has them, but an error for stacks of unlike widths.
+
+    Raises:
+        ConversionError: where encoder and decoder differ in heads or in the width of feed-forward networks.
+    """
     for setting in ("attention_heads", "ffn_dim"):
         encoder, decoder = getattr(config, f"encoder_{setting}"), getattr(config, f"decoder_{setting}")
         if encoder != decoder:
@@ -115,7 +119,7 @@ BART = Family(
     },
     same={**SAME, "vocab_size": "vocab_size"},
     only=ONLY,
-    to_ours=both_stacks,
+    to_ours=check_stacks,
     to_theirs=decoder_settings,
     copies={"model.shared.weight": "model.encoder.embed_tokens.weight"},
     training=("encoder_layerdrop", "decoder_layerdrop"),

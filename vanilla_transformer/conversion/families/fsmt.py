@@ -8,7 +8,7 @@ from vanilla_transformer.configuration_vanilla_transformer import VanillaTransfo
 
 from ..family import Family
 from ..links import ConversionError, Link
-from .bart import FIXED, SAME, STACKS, both_stacks, decoder_settings, stack_links
+from .bart import FIXED, SAME, STACKS, check_stacks, decoder_settings, stack_links
 
 
 def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
         )
     source, target = config.src_vocab_size, config.tgt_vocab_size
     return {
-        **both_stacks(config),
+        **check_stacks(config),
         "vocab_size": source,
         "target_vocab_size": None if target == source else target,
         "share_encoder_decoder_embeddings": config.tie_word_embeddings,

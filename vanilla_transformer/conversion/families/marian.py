@@ -8,14 +8,14 @@ from vanilla_transformer.configuration_vanilla_transformer import VanillaTransfo
 
 from ..family import Family
 from ..links import Link
-from .bart import FIXED, ONLY, SAME, STACKS, both_stacks, decoder_settings, stack_links
+from .bart import FIXED, ONLY, SAME, STACKS, check_stacks, decoder_settings, stack_links
 
 
 def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
     target = config.decoder_vocab_size
     shared = config.share_encoder_decoder_embeddings and config.tie_word_embeddings
     return {
-        **both_stacks(config),
+        **check_stacks(config),
         "target_vocab_size": None if target == config.vocab_size else target,
         "share_encoder_decoder_embeddings": shared,
     }

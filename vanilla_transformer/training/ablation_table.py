@@ -1,0 +1,144 @@
+"""The table of an ablation for people: as Markdown, and in a terminal. Both are made of what `ablation.json` holds."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER
+
+__all__ = ["COMPARED", "in_words", "markdown_table", "print_table"]
+
+COMPARED = ("validation_loss", "score")
+"""What is also given as a difference to the baseline."""
+
+_MEASURED = ("updates", "minutes", "tokens/s")
+
+
+def in_words(changes: Mapping[str, Any]) -> str:
+    """The changes of a cell as name=value, the values as YAML has them."""
+    return ", ".join(
+        f"{name}={json.dumps(value) if isinstance(value, bool) else value}" for name, value in changes.items()
+    )
+
+
+def _columns(table: dict[str, Any]) -> list[str]:
+    score = table["score"] or {"heading": "score", "data": "", "percent": False}
+    heading = f"{score['heading']}{' (%)' if score['percent'] else ''}, {score['data']}".removesuffix(", ")
+    return ["cell", "what differs", "parameters", *_MEASURED, "validation loss", "Δ loss", heading, "Δ"]
+
+
+def _texts(table: dict[str, Any]) -> list[list[str]]:
+    """The rows of the table as they are shown."""
+    score = table["score"] or {"percent": False, "key": ""}
+    scale, digits = (100 if score["percent"] else 1), (4 if score["key"] in LOWER_IS_BETTER else 2)
+
+    def written(row: dict[str, Any], name: str, form: str, scale: float = 1) -> str:
+        if row[name] is None:
+            return "–"
+        text = format(scale * row[name], f"{'+' if name.endswith('_delta') else ''}{form}")
+        spread = row[f"{name}_spread"] if name.startswith(COMPARED) else None
+        return text if spread is None else f"{text} ± {scale * spread:{form}}"
+
+    rows = []
+    for row in table["cells"]:
+        unfinished = [run["status"] for run in row["runs"] if run["status"] != "finished"]
+        scored = written(row, "score", f".{digits}f", scale)
+        if len(unfinished) == len(row["runs"]):
+            scored = unfinished[0]
+        rows.append(
+            [
+                row["name"],
+                in_words(row["changes"]) or "–",
+                "–" if row["parameters"] is None else f"{row['parameters']:,}",
+                written(row, "updates", ",.0f"),
+                written(row, "minutes", ".1f"),
+                written(row, "tokens_per_second", ",.0f"),
+                written(row, "validation_loss", ".4f"),
+                written(row, "validation_loss_delta", ".4f"),
+                scored,
+                written(row, "score_delta", f".{digits}f", scale),
+            ]
+        )
+    return rows
+
+
+def _notes(table: dict[str, Any]) -> list[str]:
+    """What has to be known to read the table, and what became of runs that did not finish."""
+    score, seeds = table["score"], table["seeds"]
+    notes = [
+        "Validation loss is the lowest of a run's evaluations, in nats, without label smoothing; Δ is to the baseline."
+    ]
+    if score and score["label"] != score["heading"]:
+        notes.append(f"Scores are {score['label']}.")
+    if len(seeds) > 1:
+        notes.append(
+            f"Means of the seeds {', '.join(map(str, seeds))} ± standard deviation; Δ is between runs of the same seed."
+        )
+    else:
+        notes.append("One seed: how far runs differ by chance is not known; ablation.seeds=[1,2,3] would tell.")
+    if own := [row["name"] for row in table["cells"] if row["own_tokens"]]:
+        notes.append(
+            f"Losses per token of {', '.join(own)}, which has tokens of its own, do not compare with the others."
+        )
+    for row in table["cells"]:
+        for run in row["runs"]:
+            seed = f", seed {run['seed']}" if len(seeds) > 1 else ""
+            if run["reason"]:
+                notes.append(f"{row['name']}{seed}: {run['reason']}")
+    return notes
+
+
+def markdown_table(table: dict[str, Any], picture: str | None = None) -> str:
+    """The text of `ablation.md`.
+
+    Args:
+        table: what `ablation.json` holds.
+        picture: a file to show under the table.
+    """
+
+    def line(texts: Iterable[str]) -> str:
+        return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+
+    columns = _columns(table)
+    lines = [f"# {table['title']}", "", line(columns), f"|{'---|' * 2}{'---:|' * (len(columns) - 2)}"]
+    lines += [line(texts) for texts in _texts(table)]
+    lines += ["", *(f"- {note}" for note in _notes(table))]
+    if hardware := table["hardware"]:
+        threads = f"{hardware['threads']} thread{'s' if hardware['threads'] > 1 else ''}"
+        lines += [f"- Trained on {hardware['device']} ({hardware['machine']}, {threads}), torch {hardware['torch']}."]
+    if picture:
+        lines += ["", f"![validation loss and differences to the baseline]({picture})"]
+    return "\n".join(lines) + "\n"
+
+
+def print_table(table: dict[str, Any], console: Console | None = None) -> None:
+    """Print the table; a narrow terminal gets its results in columns, and what differs below.
+
+    Args:
+        table: what `ablation.json` holds.
+        console: of rich; by default standard output, with room for whole lines where that is no terminal.
+    """
+    if console is None:
+        console = Console()
+        if not console.is_terminal:
+            console.width = 180
+    narrow = console.width < 150
+    columns, rows = _columns(table), _texts(table)
+    shown = Table(title=Text(table["title"]))
+    kept = [n for n, column in enumerate(columns) if not narrow or column not in ("what differs", *_MEASURED)]
+    for number in kept:
+        shown.add_column(
+            Text(columns[number]),
+            justify="left" if number < 2 else "right",
+            min_width=None if columns[number] == "what differs" else max(len(row[number]) for row in rows),
+        )
+    for row in rows:
+        shown.add_row(*(Text(row[number]) for number in kept))
+    console.print(shown)
+    differences = [f"{row['name']}: {in_words(row['changes'])}" for row in table["cells"][1:]] if narrow else []
+    for note in [*differences, *_notes(table)]:
+        console.print(note, highlight=False, soft_wrap=True, markup=False)
