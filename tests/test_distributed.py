@@ -7,11 +7,14 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import yaml
@@ -32,8 +35,25 @@ FSDP = ("--config_file", SCRIPTS / "launch" / "fsdp2.yaml")
 DDP = ("--multi_gpu", "--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no")
 
 
-def launch(*arguments):
-    """`accelerate launch` with two processes, which must end well; returns what they wrote on stderr."""
+def launch(*arguments, writes=None):
+    """`accelerate launch` with two processes, which must end well; returns what they wrote on stderr.
+
+    About one launch in fifty of torch 2.13 has not come to an end on processors that other tests keep busy, and where it
+    stood is not known. So what it leaves in the folder that it `writes` is deleted, and it gets a second try; the stacks of
+    the first are in a warning.
+    """
+    said, ended = _launched(*arguments)
+    if not ended:
+        warnings.warn(f"a launch did not end; its stacks:\n{said}", stacklevel=2)
+        if writes is not None and "--resume" not in arguments:
+            shutil.rmtree(writes, ignore_errors=True)
+        said, ended = _launched(*arguments)
+    assert ended, said
+    return said
+
+
+def _launched(*arguments, seconds=150):
+    """What was written on stderr, and whether there was an end within these seconds; else with the stacks of all."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -42,6 +62,7 @@ def launch(*arguments):
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONFAULTHANDLER": "1",
         "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
     }
     launcher = subprocess.Popen(
@@ -52,11 +73,16 @@ def launch(*arguments):
         env=environment,
     )
     try:
-        said = launcher.communicate(timeout=300)[1]
+        said = launcher.communicate(timeout=seconds)[1]
+    except subprocess.TimeoutExpired:
+        own = psutil.Process(launcher.pid)
+        for process in (*own.children(recursive=True), own):
+            process.send_signal(signal.SIGABRT)  # on which Python writes its stacks
+        return launcher.communicate(timeout=60)[1], False
     finally:
-        launcher.terminate()  # and with it, where it still runs, the processes it started
+        launcher.kill()
     assert launcher.returncode == 0, said
-    return said
+    return said, True
 
 
 def differences(first, second):
@@ -162,7 +188,7 @@ def test_br36_sharded_training_is_that_of_one_process_and_its_matrix_is_saved_on
 @pytest.mark.slow
 def test_a_run_of_two_processes_is_that_of_one(tmp_path, one_process):
     values = values_of(tmp_path, gradient_accumulation_steps=1)
-    said = launch(*DDP, SCRIPTS / "train_seq2seq.py", written(values))
+    said = launch(*DDP, SCRIPTS / "train_seq2seq.py", written(values), writes=values["output_dir"])
     assert "warning" not in said.lower(), said
     run = Path(values["output_dir"])
     assert losses_of(run) == pytest.approx(losses_of(one_process), abs=1e-6)
@@ -176,7 +202,7 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path, one_process):
 def test_br36_a_sharded_run_is_that_of_one_process_also_resumed(tmp_path, one_process):
     values = values_of(tmp_path, gradient_accumulation_steps=1)
     command = (*FSDP, TESTS / "fsdp_on_cpu.py", SCRIPTS / "train_seq2seq.py", written(values))
-    launch(*command)
+    launch(*command, writes=values["output_dir"])
     run = Path(values["output_dir"])
     last = "checkpoint-6/model.safetensors"
 
@@ -279,7 +305,7 @@ def test_the_loop_refuses_what_it_does_not_do(tmp_path, loop):
 def test_the_loop_with_two_processes_is_that_with_one(tmp_path, loop, one_process):
     values = values_of(tmp_path, gradient_accumulation_steps=1)
     path = written(values)
-    launch(*DDP, SCRIPTS / "train_accelerate.py", path, "training.max_steps=4")
+    launch(*DDP, SCRIPTS / "train_accelerate.py", path, "training.max_steps=4", writes=values["output_dir"])
     launch(*DDP, SCRIPTS / "train_accelerate.py", path, "--resume")
     assert list(logged_by_loop(values["output_dir"]).values()) == pytest.approx(losses_of(one_process), abs=1e-6)
     last = "checkpoint-6/model.safetensors"
