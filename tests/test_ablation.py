@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import statistics
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from rich.console import Console
+from transformers import PreTrainedTokenizerBase
 
 from runs import (
     ROOT,
@@ -162,6 +164,9 @@ def test_seeds_make_a_run_each(tmp_path):
             "two runs of the ablation would have one folder, 'a'",
         ),
         ({"grid": {"model.dropout": 3}}, "ablation.grid.model.dropout must be a list"),
+        ({"cells": {"a" * 250: {"model.dropout": 0}}}, "the name of its folder has 250 bytes and 200 are possible"),
+        ({"grid": {"start_from": ["runs/a", "runs:a"]}}, "would both be named 'start_from=runs-a'"),
+        ({"cells": {"a": {"tokenizer.vocab_size": 280}}}, "cell 'a' is the baseline over again"),
         (
             {"grid": {"a": {"b": {"model.dropout": 0}}, "model.dropout": [0.2]}},
             "ablation.grid: model.dropout is changed by two axes",
@@ -306,6 +311,12 @@ def test_a_finished_table_is_not_trained_again_but_grows(finished):
     assert ablate(values, resume=True, drawn=True) == described
 
 
+def test_a_tokenizer_that_is_there_already_is_a_choice(tmp_path):
+    values = ablation_values(tmp_path, {"words": {"tokenizer.path": str(tmp_path / "words")}})
+    (recipe,) = Ablation.from_dict(values).cells[1].recipes.values()
+    assert recipe.tokenizer.path == str(tmp_path / "words")
+
+
 # Runs that do not finish ---------------------------------------------------------------------------------------------
 
 
@@ -360,6 +371,42 @@ def test_a_killed_run_is_a_failed_one_and_goes_on(tmp_path):
     assert cell["score"] is None and row(table, "gated")["score"] is not None
     table = ablate(values, resume=True)
     assert row(table, "pre-norm")["runs"][0]["status"] == "finished" and row(table, "pre-norm")["updates"] == 4
+
+
+@pytest.mark.parametrize("name", ["trainer_state.json", "metrics.json", "diverged.json", "recipe.yaml"])
+def test_a_damaged_run_is_a_failed_one_until_it_is_deleted(finished, tmp_path, name):
+    whole = tmp_path / "table"
+    shutil.copytree(finished[0], whole)
+    values = ablation_values(tmp_path)
+    damaged = whole / "pre-norm" / name
+    if name == "recipe.yaml":
+        damaged.unlink()
+    else:
+        damaged.write_text("{}")
+    # runs know where they are
+    for recipe in whole.rglob("recipe.yaml"):
+        recipe.write_text(recipe.read_text().replace(str(finished[0].parent), str(tmp_path)))
+    table = ablate(values, resume=True)
+    run = row(table, "pre-norm")["runs"][0]
+    assert run["status"] == "failed" and str(damaged) in run["reason"]
+    assert [row(table, other)["runs"][0]["status"] for other in ("baseline", "gated")] == ["finished"] * 2
+    shutil.rmtree(whole / "pre-norm")
+    assert row(ablate(values, resume=True), "pre-norm")["runs"][0]["status"] == "finished"
+
+
+def test_a_disk_that_is_full_from_the_start_ends_in_one_sentence(tmp_path, monkeypatch):
+    values = ablation_values(tmp_path)
+    for kept in (Path, PreTrainedTokenizerBase):
+
+        def full(*args, **kwargs):
+            raise Exception("No space left on device (os error 28)")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kept, "write_text" if kept is Path else "save_pretrained", full)
+            with pytest.raises(OSError, match="could not be written: No space left on device.*; make room and"):
+                ablate(values)
+    assert not any(path.name.endswith("partial") for path in (tmp_path / "table").iterdir())
+    assert all(cell["runs"][0]["status"] == "finished" for cell in ablate(values, resume=True)["cells"])
 
 
 def test_a_diverged_cell_is_a_row_that_says_why(tmp_path, capsys):

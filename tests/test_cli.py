@@ -311,6 +311,8 @@ def test_explain_lists_presets_with_source_and_parameters(command):
 def test_explain_refuses_what_it_cannot_explain(refused, tmp_path):
     assert "'gpt3' is neither a preset nor a folder; did you mean 'gpt2'?" in refused("explain", "gpt3")
     assert "--list shows the presets" in refused("explain", "nothing-like-it")
+    for name in ("./none", tmp_path / "none", "a/b/none"):
+        assert f"there is no folder {name}" in refused("explain", name)
     assert "or --list" in refused("explain")
     assert "or --list" in refused("explain", "gpt2", "--list")
     assert "there is no config.json" in refused("explain", tmp_path)

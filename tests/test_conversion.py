@@ -22,6 +22,7 @@ from vanilla_transformer.conversion.families import FAMILIES
 from vanilla_transformer.conversion.family import differences, shape_of
 from vanilla_transformer.conversion.folders import convert_folder
 from vanilla_transformer.conversion.verify import check_equality, measure_equality
+from vanilla_transformer.tokenization import train_tokenizer
 
 # weights of theirs that no layer reads, so that they do not come back
 UNREAD = {"bart-scaled-untied": {"model.shared.weight"}, "bert-untied": {"cls.predictions.bias"}}
@@ -600,3 +601,200 @@ def test_pickled_weights_are_read_as_data_alone(tmp_path, capsys):
     error = capsys.readouterr().err.strip()
     assert "pytorch_model.bin" in error and "open" in error and len(error.splitlines()) == 1
     assert not (tmp_path / "done").exists() and not (tmp_path / "other").exists()
+
+
+# ----------------------------------------------------------------------------------------- what is damaged, or in the way
+
+
+def cut_off(name, kept):
+    def change(folder):
+        (folder / name).write_bytes((folder / name).read_bytes()[:kept])
+
+    return change
+
+
+def write(name, content):
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def configure(**settings):
+    def change(folder):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **settings}))
+
+    return change
+
+
+def pickled(content):
+    def change(folder):
+        (folder / "model.safetensors").unlink()
+        (folder / "pytorch_model.bin").write_bytes(b"")
+        if content is not None:
+            torch.save(content, folder / "pytorch_model.bin")
+
+    return change
+
+
+DAMAGES = {
+    "half": (cut_off("model.safetensors", 3000), "the weights in {folder} are damaged"),
+    "empty": (cut_off("model.safetensors", 0), "the weights in {folder} are damaged"),
+    "pickled-empty": (pickled(None), "the weights in {folder} are damaged"),
+    "pickled-list": (pickled([1, 2]), "the weights of {folder} are damaged"),
+    "config-cut": (cut_off("config.json", 40), "is not a valid JSON file"),
+    "heads": (configure(n_head="four"), "expected int, got str"),
+    "no-heads": (configure(n_head=0), "the config.json or the weights of {folder} are damaged (ZeroDivisionError"),
+    "activation": (configure(activation_function="relo"), "are damaged (KeyError: 'relo')"),
+    "tokenizer": (write("tokenizer_config.json", b"[]"), "the tokenizer of {folder} cannot be loaded"),
+}
+OF_OURS = ("half", "empty", "config-cut", "tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("direction", "damage"),
+    [*(("to-ours", damage) for damage in DAMAGES), *(("to-theirs", damage) for damage in OF_OURS)],
+)
+def test_damaged_folders_end_in_one_sentence(direction, damage, tmp_path, capsys):
+    change, said = DAMAGES[damage]
+    theirs = save_with_tokenizer("gpt2", tmp_path / "model")
+    options = []
+    if direction == "to-theirs":
+        from_transformers(theirs, report=silent).save_pretrained(tmp_path / "model")
+        options = ["--to-transformers"]
+    change(tmp_path / "model")
+    capsys.readouterr()
+    assert run(tmp_path / "model", tmp_path / "new", *options) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: ") and said.format(folder=tmp_path / "model") in error
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda weights: weights.pop("model.decoder.norm.weight"), "there is no weight for model.decoder.norm.weight"),
+        (lambda weights: weights.update({"model.more": torch.zeros(2)}), "there is no place for model.more"),
+        (
+            lambda weights: weights.update({"model.decoder.norm.bias": torch.zeros(3)}),
+            "the size does not fit of model.decoder.norm.bias",
+        ),
+    ],
+)
+def test_models_of_ours_without_all_weights_are_refused(change, said, tmp_path, capsys):
+    """Where one lacks, transformers would fill its place with random numbers, and both models compute the same."""
+    from_transformers(build("gpt2")).save_pretrained(tmp_path / "ours")
+    weights = load_file(tmp_path / "ours" / "model.safetensors")
+    change(weights)
+    save_file(weights, tmp_path / "ours" / "model.safetensors", {"format": "pt"})
+    capsys.readouterr()
+    assert run(tmp_path / "ours", tmp_path / "new", "--to-transformers") == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_class_that_is_none_of_ours_is_refused(tmp_path, capsys):
+    from_transformers(build("gpt2")).save_pretrained(tmp_path / "ours")
+    for name in ("VanillaTransformerForNothing", "VanillaTransformerConfig"):
+        configure(architectures=[name])(tmp_path / "ours")
+        assert run(tmp_path / "ours", tmp_path / "new", "--to-transformers") == 2
+        assert f"{name!r}, which its config.json names, is no class of this package" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_beams": 4, "num_return_sequences": 4},
+        {"return_dict_in_generate": True, "output_scores": True},
+        {"prompt_lookup_num_tokens": 3},
+        {"penalty_alpha": 0.6, "top_k": 4},
+        {"dola_layers": "low"},
+        {"stop_strings": ["."]},
+        {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 1.0},
+        {"max_time": 1e-9},
+    ],
+    ids=lambda settings: next(reversed(settings)),
+)
+def test_other_ways_to_search_are_kept_and_not_in_the_way_of_the_check(settings, tmp_path):
+    build("gpt2").save_pretrained(tmp_path / "theirs")
+    path = tmp_path / "theirs" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    lines = []
+    convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lines.append)
+    assert any("greedy: the same tokens; 4 beams: the same tokens" in line for line in lines)
+    kept = json.loads((tmp_path / "ours" / "generation_config.json").read_text())
+    assert {name: kept[name] for name in settings} == settings
+
+
+def test_settings_of_generation_that_transformers_lacks_are_told(tmp_path):
+    ours = from_transformers(build("marian"), report=silent)
+    ours.generation_config.length_penalty = 0.6
+    ours.generation_config.max_length_over_source = 50
+    ours.generation_config.length_penalty_form = "gnmt"
+    lines = []
+    theirs = to_transformers(ours, report=lines.append)
+    assert sorted(line.partition(" is left out")[0] for line in lines) == [
+        "length_penalty_form='gnmt'",
+        "max_length_over_source=50",
+    ]
+    assert theirs.generation_config.length_penalty == 0.6
+    assert "gnmt" not in theirs.generation_config.to_json_string()
+    assert ours.generation_config.max_length_over_source == 50
+    check_equality(theirs, ours)
+
+
+@pytest.mark.parametrize("prefix", ["transformer.", ""])
+def test_what_earlier_versions_saved_of_gpt2_is_left_out(prefix, tmp_path):
+    theirs = build("gpt2")
+    theirs.save_pretrained(tmp_path)
+    weights = {
+        name.replace("transformer.", prefix): t for name, t in load_file(tmp_path / "model.safetensors").items()
+    }
+    weights[f"{prefix}h.1.attn.bias"] = torch.ones(1, 1, 8, 8).tril()
+    weights[f"{prefix}h.1.attn.masked_bias"] = torch.tensor(-1e4)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    lines = []
+    check_equality(theirs, from_transformers(tmp_path, report=lines.append))
+    assert lines == ["transformer.h.1.attn.masked_bias: left out, the score of what is masked."]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "bart"])
+def test_models_of_few_positions_are_compared(name):
+    size = {"n_positions": 8} if name == "gpt2" else {"max_position_embeddings": 8}
+    theirs = build(name, **size)
+    check_equality(theirs, from_transformers(theirs, report=silent))
+
+
+def test_folders_that_are_not_there_are_named(tmp_path, capsys, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    for name, said in {
+        tmp_path / "none": "is not there",
+        "./none": "is not there",
+        "a/b/c": "is not there",
+        tmp_path / "empty": "holds no config.json",
+    }.items():
+        for options in ([], ["--to-transformers"]):
+            assert run(name, tmp_path / "new", *options) == 2
+            assert f"{said}; name the folder of a saved model" in capsys.readouterr().err
+
+
+def test_the_converted_model_goes_where_a_link_leads_and_not_where_one_stands(tmp_path, capsys, monkeypatch):
+    build("bert").save_pretrained(tmp_path / "theirs")
+    (tmp_path / "room").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "room")
+    assert run(tmp_path / "theirs", tmp_path / "link") == 0
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "room" / "model.safetensors").is_file()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert run(tmp_path / "theirs", ".") == 2
+    assert "cannot be the one you are in" in capsys.readouterr().err
+
+
+def test_the_tokenizer_of_the_target_side_goes_along(tmp_path):
+    from_transformers(build("marian-separate", vocab_size=280, decoder_vocab_size=290)).save_pretrained(
+        tmp_path / "ours"
+    )
+    for folder, size in (("", 280), ("target_tokenizer", 290)):
+        texts = [f"{n} cats and {n * n} dogs" for n in range(100)]
+        train_tokenizer(texts, size).save_pretrained(tmp_path / "ours" / folder)
+    convert_folder(tmp_path / "ours", tmp_path / "theirs", to="any", say=lambda line: None)
+    for folder, size in (("", 280), ("target_tokenizer", 290)):
+        assert len(AutoTokenizer.from_pretrained(tmp_path / "theirs" / folder)) == size

@@ -220,6 +220,14 @@ def test_files_that_are_none(tmp_path):
     with pytest.raises(ConversionError, match="no weights under 'model'"):
         from_fairseq(tmp_path / "list.pt")
     args, reference = fairseq_model()
+    weights = reference.state_dict()
+    for name, value in (("encoder.more", 3), (7, torch.zeros(2))):
+        fairseq_checkpoint(tmp_path / "no-weight.pt", args, {**weights, name: value})
+        with pytest.raises(ConversionError, match=f"{name!r}, under 'model', is no weight with a name"):
+            from_fairseq(tmp_path / "no-weight.pt")
+    fairseq_checkpoint(tmp_path / "bare.pt", args, {n: w for n, w in weights.items() if "encoder.layers" not in n})
+    with pytest.raises(ConversionError, match="there is no layer 0 of the encoder"):
+        from_fairseq(tmp_path / "bare.pt")
     torch.save({"model": reference.state_dict()}, tmp_path / "bare.pt")
     with pytest.raises(ConversionError, match="holds no settings"):
         from_fairseq(tmp_path / "bare.pt")

@@ -408,6 +408,8 @@ def _named_config(model: str) -> "VanillaTransformerConfig":
         near = difflib.get_close_matches(model, presets, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "--list shows the presets."
         raise ValueError(f"{model!r} is neither a preset nor a folder; {hint}")
+    if not Path(model).exists() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
+        raise FileNotFoundError(f"there is no folder {model}; name that of a run or of a saved model, or a Hub id.")
     if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
         raise FileNotFoundError(f"there is no config.json in {model}; name the folder of a run or of a saved model.")
     config = AutoConfig.from_pretrained(model, trust_remote_code=False)

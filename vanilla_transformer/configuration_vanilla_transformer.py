@@ -8,6 +8,7 @@ A checkpoint carries this file to the Hub, so it imports nothing but transformer
 import copy
 import difflib
 import json
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import fields
@@ -336,14 +337,14 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 raise _refuse(type(self), f"{name}={value} must be at least 1.")
         for name in ("attention_scale", "output_scale", "rope_theta"):
             value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise _refuse(type(self), f"{name}={value} must be above 0.")
+            if value is not None and not 0 < value < math.inf:
+                raise _refuse(type(self), f"{name}={value} must be above 0, and finite.")
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise _refuse(type(self), f"{name}={getattr(self, name)} must be at least 0 and below 1.")
         for name in ("norm_eps", "initializer_range", "position_offset", "type_vocab_size"):
-            if getattr(self, name) < 0:
-                raise _refuse(type(self), f"{name}={getattr(self, name)} must not be negative.")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise _refuse(type(self), f"{name}={getattr(self, name)} must not be negative, and be finite.")
         if self.num_attention_heads % self.num_key_value_heads:
             raise _refuse(
                 type(self),

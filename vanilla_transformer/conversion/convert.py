@@ -1,6 +1,7 @@
 """Models of transformers' families to ours, and back, weight by weight."""
 
 import copy
+import json
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +12,8 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
@@ -23,14 +26,16 @@ from vanilla_transformer.modeling_vanilla_transformer import (
 
 from .families import FAMILIES
 from .family import OF_TRAINING, Family, Fields, differences, shape_of
-from .links import ConversionError, rename_to_ours, rename_to_theirs
+from .links import LAYER, ConversionError, rename_to_ours, rename_to_theirs
 
-__all__ = ["build_ours", "family_of", "from_transformers", "load_theirs", "quiet", "to_transformers"]
+__all__ = ["build_ours", "family_of", "from_transformers", "load_ours", "load_theirs", "quiet", "to_transformers"]
 
 logger = logging.get_logger(__name__)
 Report = Callable[[str], Any]
 
 LONGEST_LIST = 20
+
+OWN_SETTINGS_OF_GENERATION = ("max_length_over_source", "length_penalty_form")
 
 
 def from_transformers(
@@ -150,12 +155,13 @@ def _family_and_head(model_type: str, class_name: str) -> tuple[Family, str]:
 
 def load_theirs(path: str, revision: str | None, dtype: torch.dtype | str | None, report: Report) -> PreTrainedModel:
     """A model of a folder or of the Hub, if its file holds all its weights, and no others but what is dropped."""
-    config = AutoConfig.from_pretrained(path, revision=revision)
+    with _errors_of_reading(path):
+        config = AutoConfig.from_pretrained(path, revision=revision)
     known = FAMILIES.get(config.model_type)
     class_name = (config.architectures or [next(iter(known.heads)) if known else path])[0]
     family, _ = _family_and_head(config.model_type, class_name)
     try:
-        with quiet():
+        with _errors_of_reading(path), quiet():
             model, found = getattr(transformers, class_name).from_pretrained(
                 path,
                 revision=revision,
@@ -172,14 +178,80 @@ def load_theirs(path: str, revision: str | None, dtype: torch.dtype | str | None
             "code; ask whoever made them for safetensors."
         ) from error
     prefix = family.prefix if _is_bare(family, model) else ""
-    unexpected = [name if name.startswith(family.prefix) else prefix + name for name in found["unexpected_keys"]]
+    unexpected = [_with_prefix(family, name, prefix) for name in found["unexpected_keys"]]
     _report_dropped(family, unexpected, report)
     unplaced = [name for name in unexpected if _dropped_for(family, name) is None]
     lacking = [prefix + name for name in found["missing_keys"]]
     lacking = [n for n in lacking if n not in family.computed and _dropped_for(family, n) is None]
-    wrong = [str(name[0] if isinstance(name, tuple) else name) for name in found["mismatched_keys"]]
-    _refuse(path, unplaced, lacking, wrong)
+    _refuse(path, unplaced, lacking, _mismatched(found))
     return model
+
+
+def load_ours(path: str, revision: str | None) -> VanillaTransformerPreTrainedModel:
+    """A model of ours of a folder or of the Hub, if its file holds all its weights, and no others.
+
+    Raises:
+        ConversionError: where it does not, and for a model of another kind.
+    """
+    with _errors_of_reading(path):
+        config = AutoConfig.from_pretrained(path, revision=revision)
+    if not isinstance(config, vt.VanillaTransformerConfig):
+        raise ConversionError(
+            f"{path} is a model of the family {config.model_type!r} already; leave --to-transformers out to convert it to ours."
+        )
+    name = (config.architectures or [vt.VanillaTransformerModel.__name__])[0]
+    model_class = getattr(vt, name, None)
+    if not (isinstance(model_class, type) and issubclass(model_class, VanillaTransformerPreTrainedModel)):
+        raise ConversionError(f"{path}: {name!r}, which its config.json names, is no class of this package.")
+    with _errors_of_reading(path), quiet():
+        model, found = model_class.from_pretrained(
+            path,
+            revision=revision,
+            dtype="auto",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused here, all at once
+        )
+    _refuse(path, sorted(found["unexpected_keys"]), sorted(found["missing_keys"]), _mismatched(found))
+    return model.eval()
+
+
+def _with_prefix(family: Family, name: str, prefix: str) -> str:
+    """A name in the file of a model, whose weights may lack the prefix also where the model has a head."""
+    if name.startswith(family.prefix):
+        return name
+    return family.prefix + name if _dropped_for(family, family.prefix + name) else prefix + name
+
+
+def _mismatched(found: dict[str, Any]) -> list[str]:
+    return sorted(str(name[0] if isinstance(name, tuple) else name) for name in found["mismatched_keys"])
+
+
+@contextmanager
+def _errors_of_reading(path: str) -> Iterator[None]:
+    """Give what the libraries underneath make of damaged files as one sentence.
+
+    Raises:
+        ConversionError: for any of them.
+    """
+    try:
+        yield
+    except pickle.UnpicklingError:
+        raise
+    except (SafetensorError, EOFError, RuntimeError) as error:
+        reason = str(error).partition(". ")[0].strip() or type(error).__name__
+        raise ConversionError(f"the weights in {path} are damaged ({reason}); copy them again.") from error
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        StrictDataclassError,
+        TypeError,
+        json.JSONDecodeError,
+    ) as error:
+        reason = f"{type(error).__name__}: {error.__cause__ if isinstance(error, StrictDataclassError) else error}"
+        raise ConversionError(
+            f"the config.json or the weights of {path} are damaged ({reason}); copy them again."
+        ) from error
 
 
 def build_ours(
@@ -234,6 +306,10 @@ def _build_theirs(
             None, config=config, state_dict=theirs, dtype=model.dtype, **options
         ).eval()
     _carry_generation_config(model, converted)
+    for name in OWN_SETTINGS_OF_GENERATION if converted.can_generate() else ():
+        if (value := getattr(converted.generation_config, name, None)) is not None:
+            delattr(converted.generation_config, name)
+            report(f"{name}={value!r} is left out: generate() of transformers has no such setting.")
     return converted.to(model.device)
 
 
@@ -291,7 +367,10 @@ def _is_bare(family: Family, model: PreTrainedModel) -> bool:
 
 
 def _dropped_for(family: Family, name: str) -> str | None:
-    return next((purpose for start, purpose in family.dropped.items() if name.startswith(start)), None)
+    for start, purpose in family.dropped.items():
+        if re.match(re.escape(start).replace(re.escape(LAYER), r"\d+"), name):
+            return purpose
+    return None
 
 
 def _report_dropped(family: Family, names: Iterable[str], report: Report) -> None:

@@ -43,7 +43,7 @@ class Family:
             `fields`, and so is found.
         copies: tensors of theirs that hold what another does.
         computed: tensors of theirs that follow from a formula, which is checked.
-        dropped: beginnings of names of weights that have no place here, and what they are for.
+        dropped: beginnings of names of weights that have no place here, `{n}` where layers are counted, and what they are for.
         training: settings of theirs that have no place here and matter only in training.
         options: what classes of theirs are built with, by name.
         ties_by_weights: whether the output matrix is the embedding is not a setting: it is where they are equal.

@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 from transformers.utils.hub import cached_file
 
-import vanilla_transformer as vt
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
 from vanilla_transformer.training.saving import errors_of_writing, whole_folder
 
-from .convert import from_transformers, load_theirs, to_transformers
+from .convert import from_transformers, load_ours, load_theirs, to_transformers
 from .links import ConversionError
 from .state_dicts import from_fairseq, from_opennmt, opennmt_vocabularies, read_checkpoint
 from .verify import check_equality
@@ -65,7 +64,9 @@ def convert_folder(
         FileExistsError: where `output` holds something.
         OSError: where it cannot be read or written.
     """
-    output = Path(output)
+    output = Path(output).resolve()  # a link is no folder that another could be moved to
+    if output == Path.cwd():
+        raise FileExistsError("the folder for the converted model cannot be the one you are in; name another.")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise FileExistsError(f"{output} is not empty; name another folder for the converted model.")
     if kind not in ("transformers", "fairseq", "opennmt"):
@@ -78,16 +79,16 @@ def convert_folder(
     elif kind == "opennmt":
         converted = from_opennmt(model, report=say)
     elif to is not None:
-        reference = _load_ours(str(model), revision)
+        reference = load_ours(_place(model), revision)
         converted = to_transformers(reference, None if to == "any" else to, report=say)  # type: ignore[arg-type]
     else:
-        reference = load_theirs(str(model), revision, None, say)
+        reference = load_theirs(_place(model), revision, None, say)
         converted = from_transformers(reference, report=say)
     output.parent.mkdir(parents=True, exist_ok=True)
     with errors_of_writing(output, "make room and convert again"), whole_folder(output) as partial:
         converted.save_pretrained(partial)
         if kind == "transformers":
-            _copy_tokenizer(str(model), revision, partial, say)
+            _copy_tokenizer(_place(model), revision, partial, say)
         elif kind == "opennmt":
             _save_vocabularies(*opennmt_vocabularies(read_checkpoint(model), model), OPENNMT_SPECIAL, partial)
         elif source_dictionary is not None:
@@ -101,39 +102,54 @@ def convert_folder(
             say(f"{kind} is not at hand to compare outputs with; all weights are placed, and saved as they were.")
         else:
             pair = (saved, reference) if to is not None else (reference, saved)
-            say(f"checked: {check_equality(*pair)}")  # type: ignore[arg-type]
+            try:
+                say(f"checked: {check_equality(*pair)}")  # type: ignore[arg-type]
+            except (LookupError, RuntimeError) as error:  # which are none of writing
+                raise ConversionError(f"the two models could not be compared: {error}") from error
     say(f"{type(converted).__name__} saved in {output}")
     return output
 
 
-def _load_ours(path: str, revision: str | None) -> vt.VanillaTransformerPreTrainedModel:
-    config = AutoConfig.from_pretrained(path, revision=revision)
-    if not isinstance(config, vt.VanillaTransformerConfig):
-        raise ConversionError(
-            f"{path} is a model of the family {config.model_type!r} already; leave --to-transformers out to convert it to ours."
-        )
-    name = (config.architectures or ["VanillaTransformerModel"])[0]
-    model: vt.VanillaTransformerPreTrainedModel = getattr(vt, name).from_pretrained(
-        path, revision=revision, dtype="auto"
-    )
-    return model.eval()
+def _place(model: str | Path) -> str:
+    """A folder or an id on the Hub, as transformers takes them.
+
+    Raises:
+        FileNotFoundError: for a folder that is not there or holds no model, which transformers would ask the Hub for.
+    """
+    folder = Path(model).expanduser()
+    is_id = str(model).count("/") <= 1 and not str(model).startswith((".", "/", "~")) and bool(str(model))
+    if (folder.exists() or not is_id) and not (folder / "config.json").is_file():
+        kind = "holds no config.json" if folder.is_dir() else "is no folder" if folder.exists() else "is not there"
+        raise FileNotFoundError(f"{folder} {kind}; name the folder of a saved model, or an id on the Hub.")
+    return str(folder) if folder.exists() else str(model)
 
 
 def _copy_tokenizer(path: str, revision: str | None, folder: Path, say: Callable[[str], Any]) -> None:
-    """Save the tokenizer of a model beside the converted one; its class stays, so that it loads by itself."""
+    """Save the tokenizer of a model, and that of its target side, beside the converted one.
+
+    Its class stays, so that it loads by itself.
+    """
     if not any(_has_file(path, name, revision) for name in TOKENIZER_FILES):
         say(f"{path} has no tokenizer, so neither has the converted model.")
         return
-    try:
-        AutoTokenizer.from_pretrained(path, revision=revision).save_pretrained(folder)
-    except ImportError as error:
-        needed = [name for name in TOKENIZER_PACKAGES if name in str(error).lower()] or ["a package"]
-        raise ConversionError(
-            f"the tokenizer of {path} needs {' or '.join(needed)}, which is not installed; `pip install {needed[0]}`, or convert "
-            "a copy of the folder without the files of its tokenizer."
-        ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConversionError(f"the tokenizer of {path} cannot be loaded: {error}") from error
+    for subfolder in ("", TARGET_TOKENIZER):
+        if subfolder and not _has_file(path, f"{subfolder}/tokenizer_config.json", revision):
+            continue
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, subfolder=subfolder)
+        except ImportError as error:
+            needed = [name for name in TOKENIZER_PACKAGES if name in str(error).lower()] or ["a package"]
+            raise ConversionError(
+                f"the tokenizer of {path} needs {' or '.join(needed)}, which is not installed; `pip install {needed[0]}`, or "
+                "convert a copy of the folder without the files of its tokenizer."
+            ) from error
+        except Exception as error:  # tokenizers has nothing more special
+            if type(error) is not Exception and not isinstance(
+                error, (AttributeError, OSError, ValueError, KeyError, TypeError)
+            ):
+                raise
+            raise ConversionError(f"the tokenizer of {path} cannot be loaded: {error}") from error
+        tokenizer.save_pretrained(folder / subfolder)
 
 
 def _save_vocabularies(source: list[str], target: list[str], special: dict[str, str], folder: Path) -> None:

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import torch
 
-__all__ = ["ConversionError", "Link", "rename_to_ours", "rename_to_theirs"]
+__all__ = ["LAYER", "ConversionError", "Link", "rename_to_ours", "rename_to_theirs"]
 
 LAYER = "{n}"
 

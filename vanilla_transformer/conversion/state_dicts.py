@@ -54,6 +54,11 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         raise ConversionError(f"{path} is no checkpoint of torch.save, or is not whole.") from error
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("model"), dict):
         raise ConversionError(f"{path} holds no weights under 'model', where fairseq and OpenNMT-py keep them.")
+    for part in ("model", "generator"):
+        weights = checkpoint.get(part)
+        for name, tensor in weights.items() if isinstance(weights, dict) else ():
+            if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+                raise ConversionError(f"{path}: {name!r}, under {part!r}, is no weight with a name.")
     return checkpoint
 
 
@@ -358,6 +363,9 @@ def _sizes(ours: Weights, heads: int, separate: bool) -> dict[str, Any]:
         separate: whether source and target are known to have a vocabulary each, be they of one size.
     """
     source, target = (ours[f"model.{stack}.embed_tokens.weight"] for stack in ("encoder", "decoder"))
+    for stack in ("encoder", "decoder"):
+        if f"model.{stack}.layers.0.self_attn.k_proj.weight" not in ours:
+            raise ConversionError(f"there is no layer 0 of the {stack}.")
     depth = {
         stack: 1 + max(int(name.split(".")[3]) for name in ours if name.startswith(f"model.{stack}.layers."))
         for stack in ("encoder", "decoder")

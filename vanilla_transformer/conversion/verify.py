@@ -65,7 +65,8 @@ def check_equality(theirs: PreTrainedModel, ours: VanillaTransformerPreTrainedMo
 def measure_equality(theirs: PreTrainedModel, ours: VanillaTransformerPreTrainedModel, seed: int = 0) -> Equality:
     """Compare a model of a family with one of ours, in float32.
 
-    Batches hold rows of several lengths, padded on the right, then on the left. Greedy search and 4 beams write 12 tokens.
+    Batches hold rows of several lengths, padded on the right, then on the left. Greedy search and 4 beams write 12 tokens, or
+    as many as there are positions for.
 
     Args:
         theirs, ours: in either order of conversion; left as they are.
@@ -76,6 +77,7 @@ def measure_equality(theirs: PreTrainedModel, ours: VanillaTransformerPreTrained
         for model in (theirs, ours)
     )
     generator = torch.Generator().manual_seed(seed)
+    new_tokens = int(min(12, _positions(ours) - max(_lengths(ours))))
     measured = Equality()
     with quiet():
         for side in ("right", "left"):
@@ -86,12 +88,43 @@ def measure_equality(theirs: PreTrainedModel, ours: VanillaTransformerPreTrained
             if generates and side == ("right" if ours.config.is_encoder_decoder else "left"):
                 for method, beams in (("greedy", 1), ("4 beams", 4)):
                     prompt = {name: batch[name] for name in ("input_ids", "attention_mask")}
-                    written = [
-                        model.generate(**prompt, num_beams=beams, do_sample=False, max_new_tokens=12)
-                        for model in (theirs, ours)
-                    ]
+                    written = [_write(model, prompt, beams, new_tokens) for model in (theirs, ours)]
                     measured.generated[method] = torch.equal(*written)
     return measured
+
+
+# what makes `generate()` search in another way, stop by the clock, or return something else than one row of tokens
+OTHER_SEARCHES = (
+    "assistant_early_exit",
+    "constraints",
+    "diversity_penalty",
+    "dola_layers",
+    "force_words_ids",
+    "length_penalty_form",
+    "max_time",
+    "num_beam_groups",
+    "num_return_sequences",
+    "penalty_alpha",
+    "prompt_lookup_num_tokens",
+    "return_dict_in_generate",
+    "stop_strings",
+    "use_mtp",
+    "watermarking_config",
+)
+
+
+def _write(model: PreTrainedModel, prompt: dict[str, torch.Tensor], beams: int, new_tokens: int) -> torch.Tensor:
+    """Tokens of greedy or beam search, with those settings of the model that hold in either."""
+    settings = model.generation_config
+    model.generation_config = copy.deepcopy(settings)
+    for name in OTHER_SEARCHES:
+        if getattr(settings, name, None) is not None:
+            setattr(model.generation_config, name, None)
+    try:
+        tokens: torch.Tensor = model.generate(**prompt, num_beams=beams, do_sample=False, max_new_tokens=new_tokens)
+    finally:
+        model.generation_config = settings
+    return tokens
 
 
 def _compare_forward(
@@ -136,6 +169,17 @@ def _largest(sofar: float, one: torch.Tensor, other: torch.Tensor, mask: torch.T
     return difference if math.isnan(difference) else max(sofar, difference)
 
 
+def _positions(ours: VanillaTransformerPreTrainedModel) -> float:
+    """How long a sequence can be."""
+    return ours.config.max_position_embeddings if ours.config.position_encoding == "learned" else math.inf
+
+
+def _lengths(ours: VanillaTransformerPreTrainedModel) -> list[int]:
+    """Of the rows of a batch; where the table of positions is short, half of it is left for what is written."""
+    longest = max(1, _positions(ours) / 2)
+    return [int(min(length, longest)) for length in LENGTHS]
+
+
 def _batch(ours: VanillaTransformerPreTrainedModel, side: str, generator: torch.Generator) -> dict[str, torch.Tensor]:
     """Random tokens, none of which is special, padded on one side."""
     config, device = ours.config, ours.device
@@ -146,7 +190,8 @@ def _batch(ours: VanillaTransformerPreTrainedModel, side: str, generator: torch.
         special |= set(config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id])
         ordinary = torch.tensor([token for token in range(size) if token not in special])
         # of a target other lengths than of its source
-        lengths = LENGTHS if not prefix else [length - 2 for length in reversed(LENGTHS)]
+        lengths = _lengths(ours)
+        lengths = lengths if not prefix else [max(1, length - 2) for length in reversed(lengths)]
         width = max(lengths)
         pad = 0 if config.pad_token_id is None else config.pad_token_id
         ids = torch.full((len(lengths), width), pad)

@@ -42,6 +42,9 @@ from vanilla_transformer.training.tasks import Task
 __all__ = ["Ablation", "AblationSection", "Cell", "markdown_table", "print_table", "run_ablation"]
 
 BASELINE, TOKENIZER = "baseline", "tokenizer"
+LONGEST_NAME = 200
+"""In bytes, of a folder; file systems allow 255, and libraries lengthen names while they write."""
+
 VALUES, TABLE, TEXT, PICTURE = "ablation.yaml", "ablation.json", "ablation.md", "ablation.png"
 
 # or cells could not be compared
@@ -163,6 +166,11 @@ class Ablation:
         if len(cells) == 1:
             raise RecipeError("the ablation has no cell beside the baseline; name one in ablation.cells.")
         folders = [_folder(r).name.casefold() for cell in cells for r in cell.recipes.values()]
+        if long := next((name for name in folders if len(name.encode()) > LONGEST_NAME), None):
+            raise RecipeError(
+                f"ablation cell {long[:40]!r}...: the name of its folder has {len(long.encode())} bytes and {LONGEST_NAME} are "
+                "possible; name it, or the choices of the grid, shorter."
+            )
         if len(set(folders)) < len(folders):
             twice = next(folder for folder in folders if folders.count(folder) > 1)
             raise RecipeError(f"two runs of the ablation would have one folder, {twice!r}; name the cells otherwise.")
@@ -220,7 +228,15 @@ def _combinations(grid: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
         if isinstance(choices, list):
             short = str(axis).rpartition(".")[2]
             # what cannot stand in the name of a folder, as in `noam * 2.0`, is left out of it
-            choices = {re.sub(r"[^\w.,+=()-]+", "-", f"{short}={choice}"): {axis: choice} for choice in choices}
+            named: dict[str, Any] = {}
+            for choice in choices:
+                name = re.sub(r"[^\w.,+=()-]+", "-", f"{short}={choice}")
+                if named.setdefault(name, {axis: choice})[axis] != choice:
+                    raise RecipeError(
+                        f"ablation.grid.{axis}: {named[name][axis]!r} and {choice!r} would both be named {name!r}; give the "
+                        "axis a mapping of names to changes."
+                    )
+            choices = named
         if not isinstance(choices, Mapping) or not choices:
             raise RecipeError(
                 f"ablation.grid.{axis} must be a list of the values of a field, or a mapping of names to changes, not "
@@ -260,7 +276,8 @@ def _recipe(plain: dict[str, Any], name: str, changes: dict[str, Any], seed: int
 def _identity(recipe: Recipe) -> dict[str, Any]:
     """What makes a run, in whatever way it is written down."""
     values = recipe.to_dict() | {"model": recipe.config().to_dict(), "output_dir": None, "card": None}
-    values["tokenizer"].pop("path")
+    if values["tokenizer"]["path"] == str(_folder(recipe).parent / TOKENIZER):  # the one that all share
+        values["tokenizer"]["path"] = None
     return values
 
 
@@ -313,11 +330,13 @@ def run_ablation(
     parameters = {cell.name: _count_parameters(cell, task) for cell in ablation.cells}
     if overwrite and folder.is_dir():
         shutil.rmtree(folder)
-    with whole_files(folder) as partial:
+    remedy = "make room and start again"
+    with errors_of_writing(folder / VALUES, remedy), whole_files(folder) as partial:
         text = yaml.safe_dump(ablation.values, sort_keys=False, allow_unicode=True, width=119)
         (partial / VALUES).write_text(text, encoding="utf-8")
     if ready is None:
-        with whole_folder(folder / TOKENIZER) as partial:
+        place = folder / TOKENIZER
+        with errors_of_writing(place, "make room and go on with --resume"), whole_folder(place) as partial:
             task.save(partial)
 
     results: dict[tuple[str, int], dict[str, Any]] = {}
@@ -360,26 +379,29 @@ def _run(recipe: Recipe, resume: bool, say: Callable[[str], None]) -> dict[str, 
     """Train one run, unless it has been; what became of it, for the table."""
     folder = _folder(recipe)
     status, reason = "finished", None
-    if resume and (folder / DIVERGED).is_file():
-        diverged = json.loads((folder / DIVERGED).read_text(encoding="utf-8"))
-        status, reason = "diverged", f"diverged at update {diverged['update']}: {diverged['reason']}"
-        say(f"{folder} has {reason}; delete it to train it again")
-    elif resume and (folder / STATE).is_file() and Recipe.load(folder / RECIPE) == recipe:
-        say(f"{folder} is finished")
-    else:
-        try:
+    try:
+        if resume and (folder / DIVERGED).is_file():
+            diverged = _read(folder / DIVERGED, "update", "reason")
+            status, reason = "diverged", f"diverged at update {diverged['update']}: {diverged['reason']}"
+            say(f"{folder} has {reason}; delete it to train it again")
+            return {"status": status, "reason": reason, **_facts(folder, status)}
+        if resume and (folder / STATE).is_file() and Recipe.load(folder / RECIPE) == recipe:
+            say(f"{folder} is finished")
+        else:
             run_recipe(recipe, resume=resume, say=say)
-        except RunInterrupted:
-            raise
-        except DivergedError as error:
+        facts = _facts(folder, status)
+    except RunInterrupted:
+        raise
+    except Exception as error:  # whatever it is, the other cells are trained, and it stands in the table
+        if isinstance(error, DivergedError):
             status, reason = "diverged", f"diverged at update {error.update}: {error.reason}"
-        except Exception as error:  # whatever it is, the other cells are trained, and it stands in the table
+        else:
             own = isinstance(error, (RecipeError, OSError, ValueError))
             status, reason = "failed", " ".join(f"{'' if own else type(error).__name__ + ': '}{error}".split())
-        if reason:
-            say(reason)
-        gc.collect()  # a trainer and its model refer to each other
-    return {"status": status, "reason": reason, **_facts(folder, status)}
+        say(reason)
+        facts = _facts(folder, status)
+    gc.collect()  # a trainer and its model refer to each other
+    return {"status": status, "reason": reason, **facts}
 
 
 def _facts(folder: Path, status: str) -> dict[str, Any]:
@@ -387,13 +409,34 @@ def _facts(folder: Path, status: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"metrics": None}
     states = [folder / STATE, *(checkpoint / STATE for checkpoint in reversed(find_checkpoints(folder)))]
     state = next((path for path in states if path.is_file()), None)
-    history = [] if state is None else json.loads(state.read_text(encoding="utf-8"))["log_history"]
+    try:
+        history = [] if state is None else _read(state, "log_history")["log_history"]
+    except RecipeError:
+        if status == "finished":
+            raise
+        history = []
     facts["curve"] = [
         [entry["step"], entry["eval_loss"]] for entry in history if math.isfinite(entry.get("eval_loss", math.nan))
     ]
     if status == "finished":
-        facts["metrics"] = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+        facts["metrics"] = _read(folder / METRICS, "model", "training")
     return facts
+
+
+def _read(path: Path, *names: str) -> dict[str, Any]:
+    """What a file of a run holds.
+
+    Raises:
+        RecipeError: for a file that is not whole, or lacks one of these names.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        whole = isinstance(values, dict) and all(name in values for name in names)
+    except (OSError, ValueError):
+        whole = False
+    if not whole:
+        raise RecipeError(f"{path} is damaged; delete {path.parent} to train that run again.")
+    return dict(values)
 
 
 # The table -----------------------------------------------------------------------------------------------------------

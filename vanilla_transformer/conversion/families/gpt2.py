@@ -73,4 +73,6 @@ GPT2 = Family(
     },
     to_ours=_to_ours,
     to_theirs=_to_theirs,
+    # earlier versions of transformers saved it
+    dropped={f"{THERE}.attn.masked_bias": "the score of what is masked"},
 )
