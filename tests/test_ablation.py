@@ -555,3 +555,19 @@ def test_the_table_of_multi30k_has_every_choice():
     }
     sizes = {name: c.num_parameters() for name, c in config.items() if c.position_encoding == "sinusoidal"}
     assert max(sizes.values()) < 1.01 * min(sizes.values())
+
+
+def test_a_resumed_table_is_of_the_data_that_it_was_begun_with(tmp_path):
+    """The name of a file stays, what stands in it does not."""
+    values = ablation_values(tmp_path, {"pre-norm": CELLS["pre-norm"]})
+    ablate(values)
+    before = written_in(tmp_path / "table")
+    source = Path(values["data"]["train"]["source"])
+    text = source.read_text(encoding="utf-8")
+    source.write_text(text.replace("red", "dog"), encoding="utf-8")
+    assert source.read_text(encoding="utf-8") != text
+    with pytest.raises(RecipeError, match=r"different data: train changed since .*baseline was trained"):
+        ablate(values, resume=True)
+    assert written_in(tmp_path / "table") == before
+    source.write_text(text, encoding="utf-8")
+    ablate(values, resume=True)

@@ -35,7 +35,7 @@ from vanilla_transformer.training.ablation_table import COMPARED, in_words, mark
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER, STATE, find_checkpoints
 from vanilla_transformer.training.plots import plot_ablation
 from vanilla_transformer.training.recipe import Recipe, build_section, override_fields, read_values, set_field
-from vanilla_transformer.training.run import DIVERGED, METRICS, RECIPE, run_recipe, training_arguments
+from vanilla_transformer.training.run import DIVERGED, METRICS, RECIPE, run_recipe, short_name, training_arguments
 from vanilla_transformer.training.saving import PARTIAL, errors_of_writing, whole_files, whole_folder
 from vanilla_transformer.training.tasks import Task
 
@@ -326,7 +326,9 @@ def run_ablation(
             )
     task = ablation.recipe.new_task()
     ready = folder / TOKENIZER if resume and (folder / TOKENIZER).is_dir() else None
-    task.read(ablation.recipe.data_parts(), ready, say)
+    parts = task.read(ablation.recipe.data_parts(), ready, say)
+    if resume:
+        _check_data(ablation, {short_name(name): part.report.sha256 for name, part in parts.items()})
     parameters = {cell.name: _count_parameters(cell, task) for cell in ablation.cells}
     if overwrite and folder.is_dir():
         shutil.rmtree(folder)
@@ -364,6 +366,24 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
             f"output_dir {folder} is not empty; give --resume to go on with the ablation in it, --overwrite to start it "
             "again, or output_dir=... for another folder."
         )
+
+
+def _check_data(ablation: Ablation, hashes: dict[str, str]) -> None:
+    """Refuse to go on with runs on other data; `hashes` of what stands in the files now, by the parts' names."""
+    for cell, seed in ablation.runs():
+        finished = _folder(cell.recipes[seed]) / METRICS
+        if not finished.is_file():
+            continue
+        try:
+            seen = {name: report["sha256"] for name, report in _read(finished, "data")["data"].items()}
+        except RecipeError:
+            continue  # which is a row of the table
+        changed = [name for name, sha256 in hashes.items() if seen.get(name, sha256) != sha256]
+        if changed:
+            raise RecipeError(
+                f"--resume would compare runs on different data: {', '.join(changed)} changed since {finished.parent} was "
+                "trained; put the data back, or start again with --overwrite."
+            )
 
 
 def _count_parameters(cell: Cell, task: Task) -> int | None:

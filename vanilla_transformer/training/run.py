@@ -50,7 +50,7 @@ from vanilla_transformer.training.sharding import check_plugin, gather_model, is
 from vanilla_transformer.training.tasks import TASKS, Part, Task
 from vanilla_transformer.training.trainer import TRAINED_WEIGHTS
 
-__all__ = ["RunResult", "run_recipe", "training_arguments"]
+__all__ = ["RunResult", "run_recipe", "short_name", "training_arguments"]
 
 METRICS, RECIPE, CURVES = "metrics.json", "recipe.yaml", "curves.png"
 DIVERGED = "diverged.json"
@@ -154,7 +154,7 @@ def run_recipe(
     metrics: dict[str, Any] = {
         "task": recipe.task,
         "training": {**_training_facts(trainer, train), "stopped": stopped},
-        "data": {_short(name): part.report.to_dict() for name, part in parts.items()},
+        "data": {short_name(name): part.report.to_dict() for name, part in parts.items()},
         "hardware": _hardware(),
     }
     metrics["energy"] = _energy(recipe, trainer)
@@ -176,7 +176,8 @@ def run_recipe(
     return RunResult(folder, metrics)
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
+    """Of a part of the data, as metrics and cards have it."""
     return name.removeprefix("data.").removeprefix("test.")
 
 
