@@ -208,7 +208,7 @@ def test_checkpointing_and_short_floats(architecture, variant):
     for reentrant in (None, False, True):
         model = tiny_model(architecture, variant).train()
         if reentrant is not None:
-            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.activation_checkpointing_enable({"use_reentrant": reentrant})
         model(ids, attention_mask=mask, labels=labels).loss.backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
     for other in gradients[1:]:
