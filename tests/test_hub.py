@@ -4,8 +4,11 @@ import ast
 import importlib
 import importlib.util
 import json
+import os
 import shutil
+import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -176,6 +179,38 @@ config.save_pretrained("{finished.parent}/config")
         package=False,
     )
     assert {path.name for path in (finished.parent / "config").iterdir()} == {"config.json", *CODE}
+
+
+def test_br43_a_model_loads_in_an_environment_that_does_not_have_the_package(saved, tmp_path):
+    """Not one in which its import fails, but an environment of its own, with the packages of this one and not this."""
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=False)
+    # a folder on the path brings what stands in it, and not what an editable installation links to from there
+    packages = str(Path(torch.__file__).parents[1])
+    code = f"""{ANSWER}
+import importlib.util
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+assert importlib.util.find_spec("vanilla_transformer") is None, "installed here otherwise than make test installs it"
+folder = {str(saved)!r}
+assert AutoConfig.from_pretrained(folder, trust_remote_code=True).model_type == "vanilla_transformer"
+model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+assert torch.equal(answer(model), torch.load({str(saved.parent / "answer.pt")!r}))
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+model.save_pretrained({str(tmp_path / "again")!r})
+tokenizer.save_pretrained({str(tmp_path / "again")!r})
+"""
+    done = subprocess.run(
+        [environment / "bin" / "python", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": packages, "HF_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "again")
+    assert torch.equal(answer(again), torch.load(saved.parent / "answer.pt"))
 
 
 def test_br43_without_package_and_trust_the_refusal_names_the_remedy_and_the_tokenizer_loads(saved, snippets):
