@@ -3,7 +3,7 @@
 import itertools
 import random
 
-from tiny import ARCHITECTURES, BOS, EOS, PAD
+from tiny import ARCHITECTURES, SMALL
 
 # each choice: its options, as fields of the configuration
 CHOICES = {
@@ -51,23 +51,11 @@ CHOICES = {
     "sharing": [{}, {"shared_layers": True}],
     "attention": [{"attn_implementation": "sdpa"}, {"attn_implementation": "eager"}],
 }
-COMMON = {
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 24,
-    "max_position_embeddings": 64,
-    "dropout": 0.0,
-    "pad_token_id": PAD,
-    "bos_token_id": BOS,
-    "eos_token_id": EOS,
-}
 
 
 def fields_of(options):
     """The fields of a combination: of each choice, the index of its option."""
-    fields = dict(COMMON)
+    fields = dict(SMALL)
     for of_choice, option in zip(CHOICES.values(), options, strict=True):
         fields |= of_choice[option]
     return fields

@@ -9,8 +9,8 @@ from transformers import GenerationConfig
 from transformers.models.t5.modeling_t5 import T5Attention
 
 import vanilla_transformer as vt
-from choices import CHOICES, COMMON, cover, fields_of, is_possible, name_of
-from tiny import LANGUAGE_MODELS, pad_rows, randomise, tiny_model, tokens
+from choices import CHOICES, cover, fields_of, is_possible, name_of
+from tiny import LANGUAGE_MODELS, SMALL, pad_rows, randomise, tiny_model, tokens
 from vanilla_transformer.losses_vanilla_transformer import chunked_cross_entropy, smoothed_cross_entropy
 from vanilla_transformer.modeling_vanilla_transformer import alibi_slopes, relative_buckets
 
@@ -50,7 +50,7 @@ def test_the_rules_are_those_of_the_configuration():
     """What no combination may hold is refused in one sentence; every other pair of options is in some combination."""
     names = list(CHOICES)
     for (first, i), (second, j) in IMPOSSIBLE:
-        fields = {**COMMON, **CHOICES["architecture"][0], **CHOICES[names[first]][i], **CHOICES[names[second]][j]}
+        fields = {**SMALL, **CHOICES["architecture"][0], **CHOICES[names[first]][i], **CHOICES[names[second]][j]}
         for architecture in CHOICES["architecture"] if "architecture" not in (names[first], names[second]) else [{}]:
             with pytest.raises(ValueError, match=r"^VanillaTransformerConfig: [^\n]*$"):
                 vt.VanillaTransformerConfig(**{**fields, **architecture})
@@ -58,7 +58,7 @@ def test_the_rules_are_those_of_the_configuration():
     counts = [len(options) for options in CHOICES.values()]
     pairs = sum(a * b for a, b in itertools.combinations(counts, 2))
     assert len(covered) + len(IMPOSSIBLE) == pairs and len(IMPOSSIBLE) == 7
-    assert not is_possible({**COMMON, "architecture": "encoder-only", "embedding_size": 8})
+    assert not is_possible({**SMALL, "architecture": "encoder-only", "embedding_size": 8})
 
 
 @pytest.mark.parametrize("options", COMBINATIONS, ids=map(name_of, range(len(COMBINATIONS)), COMBINATIONS))
@@ -141,6 +141,26 @@ def test_a_combination_keeps_all_promises(options, tmp_path):
     optimizer.step()
     assert all(parameter.isfinite().all() for parameter in model.parameters())
     assert model(**inputs, labels=labels, skip_logits=True).loss.isfinite()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", COMBINATIONS, ids=map(name_of, range(len(COMBINATIONS)), COMBINATIONS))
+@torch.no_grad()
+def test_a_combination_is_exported(options):
+    model = model_of(options)
+    batch = inputs_of(model.config, *rows())
+
+    class Logits(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, *inputs):
+            return self.model(**dict(zip(batch, inputs, strict=True)), use_cache=False).logits
+
+    program = torch.export.export(Logits(), tuple(batch.values())).module()
+    mask = batch["decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"].bool()
+    assert_close(program(*batch.values())[mask], Logits()(*batch.values())[mask])
 
 
 # ------------------------------------------------------------------------------------------- what is added to the scores

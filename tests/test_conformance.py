@@ -100,12 +100,13 @@ def test_eager_is_sdpa_is_flex(architecture, backward):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("padding", [1, 33, "all"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("architecture", "padding"),
+    # a decoder-only model has nothing to continue where all is padding
+    [(a, padding) for a in ARCHITECTURES for padding in (1, 33, "all") if (a, padding) != ("decoder-only", "all")],
+)
 def test_br01_rows_that_see_no_key(architecture, padding, attention, dtype):
     """A query of left padding sees nothing: it must neither be nan nor spoil others, forward or backward."""
-    if padding == "all" and architecture == "decoder-only":
-        pytest.skip("nothing to continue")
     model = tiny_model(architecture, attn_implementation=attention).to(dtype)
     row = tokens(1, 5)
     width = 5 + (padding if padding != "all" else 0)

@@ -136,12 +136,21 @@ def test_loss_over_spans(architecture):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["single", "numbers", "several", "tokens", "spans"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_br29_accumulation_in_trainer(tmp_path, architecture, kind):
-    head = {"tokens": TOKEN, "spans": SPAN}.get(kind, SEQUENCE)
-    if architecture not in head.served_architectures:
-        pytest.skip("not served")
+@pytest.mark.parametrize(
+    ("architecture", "kind", "head"),
+    [
+        (architecture, kind, head)
+        for kind, head in {
+            "single": SEQUENCE,
+            "numbers": SEQUENCE,
+            "several": SEQUENCE,
+            "tokens": TOKEN,
+            "spans": SPAN,
+        }.items()
+        for architecture in head.served_architectures
+    ],
+)
+def test_br29_accumulation_in_trainer(tmp_path, architecture, kind, head):
     features = []
     for i, n in enumerate((3, 9, 5, 2)):
         feature = {"input_ids": tokens(1, n, seed=n)[0].tolist(), "attention_mask": [1] * n}

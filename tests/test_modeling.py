@@ -812,11 +812,8 @@ def test_br31_missing_ids_are_named():
         model(input_ids=tokens(1, 3), labels=labels)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4)])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_logits_to_keep(architecture, shape):
-    if architecture == "encoder-only":
-        pytest.skip("a masked language model writes nothing")
+@pytest.mark.parametrize("architecture", ["encoder-decoder", "decoder-only"])
+def test_logits_to_keep(architecture):
     model = tiny_model(architecture)
     inputs = model_inputs(model)
     every = model(**inputs).logits

@@ -87,21 +87,24 @@ GRID = [
 ]
 
 
+# of every small model; no dropout, so that two computations can be compared
+SMALL = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "max_position_embeddings": 64,
+    "dropout": 0.0,
+    "pad_token_id": PAD,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+}
+
+
 def tiny_config(architecture="encoder-decoder", variant="paper", **overrides):
     """Two layers, in the decoder of an encoder-decoder three, so that mixing the depths up is noticed."""
-    fields = {
-        "architecture": architecture,
-        "vocab_size": 50,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 24,
-        "max_position_embeddings": 64,
-        "dropout": 0.0,
-        "pad_token_id": PAD,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-    }
+    fields = {**SMALL, "architecture": architecture}
     if architecture == "encoder-decoder":
         fields["decoder_layers"] = 3
     fields.update({**VARIANTS, **ENCODER_DECODER_VARIANTS, **SINGLE_STACK_VARIANTS}[variant])

@@ -297,9 +297,9 @@ def segmented_attention(
     """Scaled dot-product attention sequence by sequence: no padding, nothing computed to be thrown away.
 
     Args:
-        module: the attention, whose heads, window and direction count.
+        module: the attention, whose heads and direction count.
         query: (1, H, N, d). key, value: (1, K, M, d). N and M are the sums of the lengths in `segments`.
-        attention_mask: (1, H, L, L), added to the scores of every sequence; `None` for nothing.
+        attention_mask: (1, 1 or H, L, L), of every sequence: true to attend, or added to the scores; `None` for neither.
         segments: where the sequences begin and end.
 
     Returns:
@@ -319,12 +319,8 @@ def segmented_attention(
         segments.blocks, query.split(query_sizes), key.split(key_sizes), value.split(key_sizes), strict=True
     ):
         mask = None if block.mask is None else block.mask.to(query.dtype)
-        if attention_mask is not None:  # of self-attention, too
-            mask = attention_mask[..., : block.queries, : block.keys].to(query.dtype)
-        elif module.sliding_window is not None:  # of self-attention, whose blocks have no masked keys
-            distance = torch.arange(block.queries).unsqueeze(-1) - torch.arange(block.keys)
-            mask = distance.abs() < module.sliding_window
-            mask = mask & (distance >= 0) if module.is_causal else mask
+        if attention_mask is not None:  # of self-attention, whose blocks have no masked keys
+            mask = attention_mask[..., : block.queries, : block.keys]
         block_query, block_key, block_value = (  # (sequences, H, queries or keys, d)
             part.unflatten(0, (block.sequences, -1)).transpose(1, 2) for part in states
         )
@@ -383,7 +379,7 @@ class VanillaTransformerAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
-        # read by flash attention, which counts the token itself on either side, and sequence by sequence; else in the mask
+        # read by flash attention, which counts the token itself on either side; else it is in the mask
         self.sliding_window = sliding_window if is_causal or sliding_window is None else sliding_window + 1
         self.head_dim = config.head_dim
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
@@ -761,14 +757,18 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         return add_to_mask(bias.unsqueeze(0), mask, dtype_of_products(states))
 
     def mask_of_segments(self, lengths: list[int], states: torch.Tensor) -> torch.Tensor | None:
-        """The mask (1, H, L, L) of every sequence of a long row, L the longest; `None` where nothing is added to scores."""
-        if not self.config.has_score_bias:
+        """The mask (1, 1 or H, L, L) of every sequence of a long row, L the longest: of a window, and what adds to scores.
+
+        `None` where there is neither, and for flash attention, which has windows of its own.
+        """
+        if not self._counts_distances or is_flash_attention_requested(self.config):
             return None
         places = torch.arange(max(lengths), device=states.device)
         mask, window = None, self.config.sliding_window
         if window is not None:
-            distance = places - places.unsqueeze(-1)
+            distance = places - places.unsqueeze(-1)  # (L, L)
             mask = (distance > -window) & (distance <= 0) if self.is_causal else distance.abs() <= window
+            mask = mask[None, None]
         return self.add_score_bias(mask, places, places, states)
 
     def layers_in_order(self) -> list[VanillaTransformerLayer]:
