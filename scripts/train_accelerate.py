@@ -138,8 +138,6 @@ def main(recipe: Recipe, resume: bool) -> None:
 
     if accelerator.is_main_process:
         accelerator.unwrap_model(model).save_pretrained(folder)
-    accelerator.wait_for_everyone()  # torch 2.13 can hang where a process leaves on the heels of a sum over processes
-    accelerator.end_training()
 
 
 @torch.no_grad()

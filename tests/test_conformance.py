@@ -625,9 +625,10 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 from transformers.distributed import DistributedConfig
-import vanilla_transformer
+from vanilla_transformer.training.leaving import leave_in_order
 
 folder, architecture, share = sys.argv[1:]
+leave_in_order()
 dist.init_process_group("gloo")
 auto = {
     "encoder-decoder": AutoModelForSeq2SeqLM, "encoder-only": AutoModelForMaskedLM, "decoder-only": AutoModelForCausalLM

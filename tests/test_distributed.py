@@ -7,14 +7,13 @@ import importlib.util
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import warnings
+import threading
+import time
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 import yaml
@@ -22,10 +21,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import vanilla_transformer as vt
-from runs import logged, recipe_values
+from runs import logged, recipe_values, run_on_two
 from tiny import tiny_model
 from two_processes import LENGTHS, ROWS, VARIANTS, batch_of, numbers
 from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
+from vanilla_transformer.training import leaving
 from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
 from vanilla_transformer.training.run import run_recipe
 
@@ -35,54 +35,27 @@ FSDP = ("--config_file", SCRIPTS / "launch" / "fsdp2.yaml")
 DDP = ("--multi_gpu", "--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no")
 
 
-def launch(*arguments, writes=None):
-    """`accelerate launch` with two processes, which must end well; returns what they wrote on stderr.
-
-    About one launch in fifty of torch 2.13 has not come to an end on processors that other tests keep busy, and where it
-    stood is not known. So what it leaves in the folder that it `writes` is deleted, and it gets a second try; the stacks of
-    the first are in a warning.
-    """
-    said, ended = _launched(*arguments)
-    if not ended:
-        warnings.warn(f"a launch did not end; its stacks:\n{said}", stacklevel=2)
-        if writes is not None and "--resume" not in arguments:
-            shutil.rmtree(writes, ignore_errors=True)
-        said, ended = _launched(*arguments)
-    assert ended, said
-    return said
-
-
-def _launched(*arguments, seconds=150):
-    """What was written on stderr, and whether there was an end within these seconds; else with the stacks of all."""
+def launch(*arguments):
+    """`accelerate launch` with two processes, which must end well; returns what they wrote on stderr."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", 2, "--main_process_port", port]
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONFAULTHANDLER": "1",
-        "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
-    }
-    launcher = subprocess.Popen(
+    done = subprocess.run(
         list(map(str, [*command, *arguments])),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
+        timeout=300,
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
+        },
     )
-    try:
-        said = launcher.communicate(timeout=seconds)[1]
-    except subprocess.TimeoutExpired:
-        own = psutil.Process(launcher.pid)
-        for process in (*own.children(recursive=True), own):
-            process.send_signal(signal.SIGABRT)  # on which Python writes its stacks
-        return launcher.communicate(timeout=60)[1], False
-    finally:
-        launcher.kill()
-    assert launcher.returncode == 0, said
-    return said, True
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 def differences(first, second):
@@ -188,7 +161,7 @@ def test_br36_sharded_training_is_that_of_one_process_and_its_matrix_is_saved_on
 @pytest.mark.slow
 def test_a_run_of_two_processes_is_that_of_one(tmp_path, one_process):
     values = values_of(tmp_path, gradient_accumulation_steps=1)
-    said = launch(*DDP, SCRIPTS / "train_seq2seq.py", written(values), writes=values["output_dir"])
+    said = launch(*DDP, SCRIPTS / "train_seq2seq.py", written(values))
     assert "warning" not in said.lower(), said
     run = Path(values["output_dir"])
     assert losses_of(run) == pytest.approx(losses_of(one_process), abs=1e-6)
@@ -202,7 +175,7 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path, one_process):
 def test_br36_a_sharded_run_is_that_of_one_process_also_resumed(tmp_path, one_process):
     values = values_of(tmp_path, gradient_accumulation_steps=1)
     command = (*FSDP, TESTS / "fsdp_on_cpu.py", SCRIPTS / "train_seq2seq.py", written(values))
-    launch(*command, writes=values["output_dir"])
+    launch(*command)
     run = Path(values["output_dir"])
     last = "checkpoint-6/model.safetensors"
 
@@ -215,6 +188,53 @@ def test_br36_a_sharded_run_is_that_of_one_process_also_resumed(tmp_path, one_pr
     shutil.rmtree(run / "checkpoint-6")
     launch(*command, "--resume")
     check()
+
+
+LAZY = """
+import os, torch, torch.distributed as dist
+from vanilla_transformer.training.leaving import leave_in_order
+
+leave_in_order()
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(10, 10))
+model(torch.ones(2, 10)).sum().backward()
+core = min(os.sched_getaffinity(0))
+for thread in map(int, os.listdir("/proc/self/task")):
+    os.sched_setaffinity(thread, {core})
+    if thread != os.getpid():
+        os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+dist.all_reduce(torch.ones(1000))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="sets how Linux schedules threads")
+def test_a_process_ends_well_also_where_threads_of_sums_are_late(tmp_path):
+    """These get a processor only where nobody else wants it; without `leave_in_order` the process is then killed."""
+    (tmp_path / "lazy.py").write_text(LAZY)
+    run_on_two(tmp_path / "lazy.py")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how threads do")
+def test_a_process_that_ends_waits_for_threads_that_compute():
+    stop, matrix = threading.Event(), torch.ones(2000, 2000)
+
+    def seconds_of_leaving():
+        begun = time.monotonic()
+        leaving._leave(seconds=0.5)
+        return time.monotonic() - begun
+
+    def compute():
+        while not stop.is_set():
+            matrix @ matrix
+
+    rested = seconds_of_leaving()
+    thread = threading.Thread(target=compute)
+    thread.start()
+    waited = seconds_of_leaving()
+    stop.set()
+    thread.join()
+    assert rested < 0.5 <= waited
 
 
 def test_fsdp_that_would_not_save_whole_weights_is_refused():
@@ -305,7 +325,7 @@ def test_the_loop_refuses_what_it_does_not_do(tmp_path, loop):
 def test_the_loop_with_two_processes_is_that_with_one(tmp_path, loop, one_process):
     values = values_of(tmp_path, gradient_accumulation_steps=1)
     path = written(values)
-    launch(*DDP, SCRIPTS / "train_accelerate.py", path, "training.max_steps=4", writes=values["output_dir"])
+    launch(*DDP, SCRIPTS / "train_accelerate.py", path, "training.max_steps=4")
     launch(*DDP, SCRIPTS / "train_accelerate.py", path, "--resume")
     assert list(logged_by_loop(values["output_dir"]).values()) == pytest.approx(losses_of(one_process), abs=1e-6)
     last = "checkpoint-6/model.safetensors"

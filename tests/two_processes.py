@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 
 from tiny import tiny_model, tokens
 from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
+from vanilla_transformer.training.leaving import leave_in_order
 from vanilla_transformer.training.sharding import embeddings_in_root_group, gather_model, without_tied_copies
 
 VARIANTS = ("paper", "untied", "separate", "gated-rmsnorm-pre")
@@ -83,6 +84,7 @@ def main(folder):
         state_dict_type="FULL_STATE_DICT",
         cpu_ram_efficient_loading=False,
     )
+    leave_in_order()
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     found = dealt(accelerator)
     for variant in VARIANTS:
@@ -90,7 +92,6 @@ def main(folder):
         found[variant] = losses
         torch.save(logits, folder / f"{variant}-{accelerator.process_index}.pt")
     (folder / f"{accelerator.process_index}.json").write_text(json.dumps(found))
-    accelerator.end_training()
 
 
 if __name__ == "__main__":

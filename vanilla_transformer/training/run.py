@@ -41,6 +41,7 @@ from vanilla_transformer.training.checkpoints import (
 )
 from vanilla_transformer.training.divergence import DivergenceRule
 from vanilla_transformer.training.energy import estimate_energy
+from vanilla_transformer.training.leaving import leave_in_order
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.recipe import Recipe
@@ -171,8 +172,7 @@ def run_recipe(
         _finish(recipe, task, trainer, folder, metrics, say, repository)
         if arguments.push_to_hub:
             _push(folder, arguments, say)
-    # torch 2.13 can hang where a process leaves on the heels of a sum over processes
-    arguments.distributed_state.wait_for_everyone()
+    arguments.distributed_state.wait_for_everyone()  # a folder that is returned is finished, in whichever process
     return RunResult(folder, metrics)
 
 
@@ -289,6 +289,8 @@ def training_arguments(recipe: Recipe, **overrides: Any) -> TrainingArguments:
         arguments = task.arguments_class(output_dir=recipe.output_dir, seed=recipe.seed, **fields)
     except (TypeError, ValueError, ImportError) as error:
         raise RecipeError(f"training: {' '.join(str(error).split())}") from error
+    if arguments.world_size > 1:
+        leave_in_order()
     _check_machine(arguments)
     _check_trackers(arguments.report_to)
     return arguments
