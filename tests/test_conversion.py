@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import sentencepiece
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -22,6 +23,7 @@ from vanilla_transformer.conversion.families import FAMILIES
 from vanilla_transformer.conversion.family import differences, shape_of
 from vanilla_transformer.conversion.folders import convert_folder
 from vanilla_transformer.conversion.verify import check_equality, measure_equality
+from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.tokenization import train_tokenizer
 
 # weights of theirs that no layer reads, so that they do not come back
@@ -544,15 +546,10 @@ def test_a_model_without_tokenizer_is_converted_with_a_word(tmp_path):
     assert (tmp_path / "deep" / "ours" / "model.safetensors").is_file()
 
 
-def test_a_tokenizer_that_needs_sentencepiece_says_so(tmp_path):
-    build("marian").save_pretrained(tmp_path / "theirs")
-    (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MarianTokenizer"}))
-    for name in ("source.spm", "target.spm"):
-        (tmp_path / "theirs" / name).write_bytes(b"")
-    (tmp_path / "theirs" / "vocab.json").write_text(json.dumps({"</s>": 0, "<unk>": 1, "<pad>": 59}))
-    with pytest.raises(
-        ConversionError, match="needs sentencepiece, which is not installed; `pip install sentencepiece`"
-    ):
+def test_a_tokenizer_that_needs_another_package_says_so(tmp_path, monkeypatch):
+    fsmt_of_two_vocabularies(tmp_path / "theirs")
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(ConversionError, match="needs sacremoses, which is not installed; `pip install sacremoses`"):
         convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lambda line: None)
     assert not (tmp_path / "ours").exists()
 
@@ -798,3 +795,89 @@ def test_the_tokenizer_of_the_target_side_goes_along(tmp_path):
     convert_folder(tmp_path / "ours", tmp_path / "theirs", to="any", say=lambda line: None)
     for folder, size in (("", 280), ("target_tokenizer", 290)):
         assert len(AutoTokenizer.from_pretrained(tmp_path / "theirs" / folder)) == size
+
+
+SENTENCES = {
+    "en": [f"the cat number {n} sits on {n * 7} mats" for n in range(200)],
+    "de": [f"die Katze Nummer {n} liegt auf {n * 7} Matten" for n in range(200)],
+}
+
+
+def fsmt_of_two_vocabularies(folder):
+    """A model with its tokenizer, which reads English and writes German."""
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    letters = sorted(
+        {letter + end for lines in SENTENCES.values() for letter in "".join(lines) for end in ("", "</w>")}
+    )
+    tokens = {"src": [*special, *letters, "cat</w>"], "tgt": [*special, "Katze</w>", *reversed(letters), "ei"]}
+    folder.mkdir()
+    for side, words in tokens.items():
+        (folder / f"{side}.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    merges = ["c a", "ca t</w>", "e i", "K a", "Ka t", "Kat z", "Katz e</w>"]
+    (folder / "merges").write_text("".join(f"{merge} 1\n" for merge in merges))
+    transformers.FSMTTokenizer(
+        langs=["en", "de"],
+        src_vocab_file=folder / "src.json",
+        tgt_vocab_file=folder / "tgt.json",
+        merges_file=folder / "merges",
+    ).save_pretrained(folder)
+    sizes = {"src_vocab_size": len(tokens["src"]), "tgt_vocab_size": len(tokens["tgt"])}
+    model = build("fsmt", pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2, **sizes)
+    model.save_pretrained(folder)
+
+
+def marian_of_two_vocabularies(folder):
+    folder.mkdir()
+    sizes = {}
+    for language, lines in SENTENCES.items():
+        trained = folder / language
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_prefix=str(trained),
+            vocab_size=60 + len(sizes),
+            minloglevel=2,
+        )
+        pieces = sentencepiece.SentencePieceProcessor(model_file=f"{trained}.model")
+        tokens = ["</s>", "<unk>", "<pad>", *(pieces.id_to_piece(n) for n in range(3, pieces.get_piece_size()))]
+        trained.with_suffix(".json").write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
+        sizes[language] = len(tokens)
+    transformers.MarianTokenizer(
+        source_spm=str(folder / "en.model"),
+        target_spm=str(folder / "de.model"),
+        vocab=str(folder / "en.json"),
+        target_vocab_file=str(folder / "de.json"),
+        separate_vocabs=True,
+        source_lang="en",
+        target_lang="de",
+    ).save_pretrained(folder)
+    model = build(
+        "marian-separate",
+        vocab_size=sizes["en"],
+        decoder_vocab_size=sizes["de"],
+        pad_token_id=2,
+        eos_token_id=0,
+        decoder_start_token_id=2,
+    )
+    model.save_pretrained(folder)
+
+
+@pytest.mark.parametrize("make", [fsmt_of_two_vocabularies, marian_of_two_vocabularies])
+def test_a_tokenizer_with_two_vocabularies_becomes_one_for_each_side(tmp_path, make):
+    make(tmp_path / "theirs")
+    convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lambda line: None)
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    translator = Translator.from_pretrained(tmp_path / "ours")
+    source, target = SENTENCES["en"][3], SENTENCES["de"][3]
+    assert translator.tokenizer(source).input_ids == theirs(source).input_ids
+    written = translator.target_tokenizer(text_target=target).input_ids
+    assert theirs.decode(written, skip_special_tokens=True) == target
+    assert len(translator.target_tokenizer) == translator.model.config.target_vocab_size
+
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "theirs")
+    options = {"max_new_tokens": 9, "num_beams": 2}
+    expected = theirs.batch_decode(
+        model.generate(**theirs(source, return_tensors="pt"), **options), skip_special_tokens=True
+    )
+    ((hypothesis,),) = translator.translate([source], **options)
+    assert hypothesis.text == expected[0] != ""
+    assert translator.target_tokenizer.convert_ids_to_tokens(written) == theirs.convert_ids_to_tokens(written)

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, PreTrainedModel
-from transformers.utils.hub import cached_file
+from transformers import PreTrainedModel
 
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
 from vanilla_transformer.training.saving import errors_of_writing, whole_folder
@@ -14,27 +13,11 @@ from vanilla_transformer.training.saving import errors_of_writing, whole_folder
 from .convert import from_transformers, load_ours, load_theirs, to_transformers
 from .links import ConversionError
 from .state_dicts import from_fairseq, from_opennmt, opennmt_vocabularies, read_checkpoint
+from .tokenizers import copy_tokenizers
 from .verify import check_equality
 from .vocabularies import FAIRSEQ_SPECIAL, OPENNMT_SPECIAL, fairseq_dictionary, word_tokenizer
 
 __all__ = ["convert_folder"]
-
-# any of them makes a tokenizer; where there is none, transformers would make one without a vocabulary
-TOKENIZER_FILES = (
-    "tokenizer_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "vocab-src.json",
-    "spiece.model",
-    "source.spm",
-    "sentencepiece.bpe.model",
-)
-
-
-TOKENIZER_PACKAGES = ("sentencepiece", "sacremoses", "tiktoken", "protobuf")
-"""What tokenizers of transformers need beside it."""
 
 
 def convert_folder(
@@ -88,7 +71,8 @@ def convert_folder(
     with errors_of_writing(output, "make room and convert again"), whole_folder(output) as partial:
         converted.save_pretrained(partial)
         if kind == "transformers":
-            _copy_tokenizer(_place(model), revision, partial, say)
+            separate = getattr(converted.config, "target_vocab_size", None) is not None
+            copy_tokenizers(_place(model), revision, partial, separate=separate, say=say)
         elif kind == "opennmt":
             _save_vocabularies(*opennmt_vocabularies(read_checkpoint(model), model), OPENNMT_SPECIAL, partial)
         elif source_dictionary is not None:
@@ -124,34 +108,6 @@ def _place(model: str | Path) -> str:
     return str(folder) if folder.exists() else str(model)
 
 
-def _copy_tokenizer(path: str, revision: str | None, folder: Path, say: Callable[[str], Any]) -> None:
-    """Save the tokenizer of a model, and that of its target side, beside the converted one.
-
-    Its class stays, so that it loads by itself.
-    """
-    if not any(_has_file(path, name, revision) for name in TOKENIZER_FILES):
-        say(f"{path} has no tokenizer, so neither has the converted model.")
-        return
-    for subfolder in ("", TARGET_TOKENIZER):
-        if subfolder and not _has_file(path, f"{subfolder}/tokenizer_config.json", revision):
-            continue
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, subfolder=subfolder)
-        except ImportError as error:
-            needed = [name for name in TOKENIZER_PACKAGES if name in str(error).lower()] or ["a package"]
-            raise ConversionError(
-                f"the tokenizer of {path} needs {' or '.join(needed)}, which is not installed; `pip install {needed[0]}`, or "
-                "convert a copy of the folder without the files of its tokenizer."
-            ) from error
-        except Exception as error:  # tokenizers has nothing more special
-            if type(error) is not Exception and not isinstance(
-                error, (AttributeError, OSError, ValueError, KeyError, TypeError)
-            ):
-                raise
-            raise ConversionError(f"the tokenizer of {path} cannot be loaded: {error}") from error
-        tokenizer.save_pretrained(folder / subfolder)
-
-
 def _save_vocabularies(source: list[str], target: list[str], special: dict[str, str], folder: Path) -> None:
     """Where the vocabularies differ, the target's beside the source's, as recipes keep it."""
     # sources of OpenNMT-py end in nothing
@@ -159,13 +115,6 @@ def _save_vocabularies(source: list[str], target: list[str], special: dict[str, 
     word_tokenizer(source, special, add_eos=add_eos).save_pretrained(folder)
     if source != target:
         word_tokenizer(target, special, add_eos=True).save_pretrained(folder / TARGET_TOKENIZER)
-
-
-def _has_file(path: str, name: str, revision: str | None) -> bool:
-    try:
-        return cached_file(path, name, revision=revision) is not None
-    except OSError:
-        return False
 
 
 def _check_saved(model: PreTrainedModel, saved: PreTrainedModel) -> None:
