@@ -16,6 +16,7 @@ from transformers import AutoModel, AutoTokenizer, GenerationConfig, PreTrainedT
 import vanilla_transformer as vt
 from families import ALL_MODELS, LANGUAGE_MODELS, build, save_with_tokenizer
 from hub_server import HubServer
+from runs import recipe_values
 from tiny import tiny_model
 from vanilla_transformer import cli
 from vanilla_transformer.conversion import ConversionError, from_transformers, to_transformers
@@ -25,6 +26,7 @@ from vanilla_transformer.conversion.folders import convert_folder
 from vanilla_transformer.conversion.verify import check_equality, measure_equality
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.training.recipe import Recipe, RecipeError
 
 # weights of theirs that no layer reads, so that they do not come back
 UNREAD = {"bart-scaled-untied": {"model.shared.weight"}, "bert-untied": {"cls.predictions.bias"}}
@@ -881,3 +883,10 @@ def test_a_tokenizer_with_two_vocabularies_becomes_one_for_each_side(tmp_path, m
     ((hypothesis,),) = translator.translate([source], **options)
     assert hypothesis.text == expected[0] != ""
     assert translator.target_tokenizer.convert_ids_to_tokens(written) == theirs.convert_ids_to_tokens(written)
+
+
+def test_a_run_that_starts_from_a_model_of_transformers_is_told_to_convert_it(tmp_path):
+    build("marian").save_pretrained(tmp_path / "theirs")
+    values = recipe_values(tmp_path) | {"start_from": str(tmp_path / "theirs"), "model": {}, "tokenizer": {}}
+    with pytest.raises(RecipeError, match=f"is a marian model.*vanilla-transformer convert {tmp_path}/theirs FOLDER"):
+        Recipe.from_dict(values)

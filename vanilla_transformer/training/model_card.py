@@ -76,7 +76,7 @@ def _metadata(
         license_name=recipe.card.license_name,
         license_link=recipe.card.license_link,
         library_name="transformers",
-        pipeline_tag=task.pipeline_tag,
+        pipeline_tag=recipe.card.pipeline_tag or task.pipeline_tag,
         tags=["vanilla-transformer"] + (["trained-from-scratch"] if recipe.start_from is None else []),
         datasets=None if trained_on is None else [trained_on["type"]],
         base_model=_hub_id(recipe.start_from),
@@ -176,7 +176,7 @@ def _results(recipe: Recipe, task: Task, metrics: dict[str, Any], repository: st
                 continue
             # without `verified`, which the Hub alone sets
             result = EvalResult(
-                task_type=task.pipeline_tag,
+                task_type=recipe.card.pipeline_tag or task.pipeline_tag,
                 dataset_type=dataset["type"],
                 dataset_name=name,
                 dataset_config=dataset.get("config"),

@@ -198,6 +198,8 @@ class CardSection:
 
     Attributes:
         title, description: of the model.
+        pipeline_tag: what the Hub lists the model under; by default what the task says, for pairs of texts translation,
+            which may be summarization instead.
         intended_use, out_of_scope, limits: for what the model is, for what it is not, and where it is known to fail; beside
             what holds for every model of the task, or in its place.
         license: of the weights, an identifier of the Hub such as `apache-2.0`; None for no licence at all.
@@ -210,6 +212,7 @@ class CardSection:
 
     title: str | None = None
     description: str | None = None
+    pipeline_tag: str | None = None
     intended_use: str | None = None
     out_of_scope: str | None = None
     limits: str | None = None
@@ -566,6 +569,12 @@ class Recipe:
     def _check_card(self) -> None:
         """Refuse before training what the Hub would refuse of the card after it."""
         card = self.card
+        task = TASKS[self.task]
+        if card.pipeline_tag not in (None, task.pipeline_tag, *task.other_pipeline_tags):
+            raise RecipeError(
+                f"card.pipeline_tag={card.pipeline_tag!r} is nothing that a model of task {task.name} is for; it is "
+                f"{' or '.join((task.pipeline_tag, *task.other_pipeline_tags))}."
+            )
         if card.license is not None and card.license not in LICENSES:
             near = nearest_license(card.license)
             hint = f"did you mean {near!r}? Any other" if near else "it has apache-2.0, mit and others; any other"
@@ -728,7 +737,10 @@ class Recipe:
             where = "" if Path(start).is_dir() else " is no folder here, and as a Hub id it"
             raise RecipeError(f"start_from: {start}{where} holds no model of this package: {reason}") from error
         if not isinstance(begun, VanillaTransformerConfig):
-            raise RecipeError(f"start_from: {start} is a {begun.model_type} model, not one of this package.")
+            raise RecipeError(
+                f"start_from: {start} is a {begun.model_type} model, not one of this package; make it one with "
+                f"vanilla-transformer convert {start} FOLDER, if it can be, and start from that."
+            )
         names = (f.name for f in dataclasses.fields(VanillaTransformerConfig))
         inherited = {f.name for f in dataclasses.fields(PreTrainedConfig)} | {"is_decoder"}
         return {name: getattr(begun, name) for name in names if name not in inherited}

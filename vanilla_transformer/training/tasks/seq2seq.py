@@ -65,6 +65,7 @@ class Seq2Seq(Task):
     noun = "pairs"
     scores = ("bleu", "chrf", "exact_match", "loss")
     pipeline_tag = "translation"
+    other_pipeline_tags = ("summarization",)
     score_columns = (
         ScoreColumn("bleu", "BLEU"),
         ScoreColumn("chrf", "chrF"),

@@ -98,7 +98,7 @@ class Task(ABC):
         noun: what the examples are called, in the plural.
         scores: of an evaluation, by which the best checkpoint can be chosen; "loss" is better when lower.
         packs: whether several rows can stand in one, in training.
-        pipeline_tag: of the Hub.
+        pipeline_tag, other_pipeline_tags: of the Hub, and what a recipe may name in its place.
         score_columns: of the card's table.
     """
 
@@ -122,6 +122,7 @@ class Task(ABC):
     noun: ClassVar[str]
     scores: ClassVar[tuple[str, ...]]
     pipeline_tag: ClassVar[str]
+    other_pipeline_tags: ClassVar[tuple[str, ...]] = ()
     score_columns: ClassVar[tuple[ScoreColumn, ...]]
 
     def __init__(self, recipe: "Recipe"):
