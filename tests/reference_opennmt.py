@@ -26,6 +26,7 @@ def settings(**changes):
             "num_kv": 0,
             "transformer_ff": 40,
             "position_encoding": True,
+            "position_encoding_type": "SinusoidalInterleaved",
             "max_relative_positions": 0,
             "pos_ffn_activation_fn": "relu",
             "self_attn_type": "scaled-dot",
@@ -52,14 +53,19 @@ def build_norm(opt):
 class PositionalEncoding(nn.Module):
     """Scales, too, so that without it embeddings are as they are."""
 
-    def __init__(self, dim, max_len=5000):
+    def __init__(self, dim, kind, max_len=5000):
         super().__init__()
         self.dim = dim
         pe = torch.zeros(max_len, dim)
         position = torch.arange(0, max_len).unsqueeze(1)
-        div_term = torch.exp(torch.arange(0, dim, 2, dtype=torch.float) * -(math.log(10000.0) / dim))
-        pe[:, 0::2] = torch.sin(position.float() * div_term)
-        pe[:, 1::2] = torch.cos(position.float() * div_term)
+        if kind == "SinusoidalInterleaved":
+            div_term = torch.exp(torch.arange(0, dim, 2, dtype=torch.float) * -(math.log(10000.0) / dim))
+            pe[:, 0::2] = torch.sin(position.float() * div_term)
+            pe[:, 1::2] = torch.cos(position.float() * div_term)
+        else:
+            half = dim // 2
+            angles = position * torch.exp(torch.arange(half, dtype=torch.float) * -(math.log(10000) / (half - 1)))
+            pe = torch.cat([torch.sin(angles), torch.cos(angles)], dim=1)
         self.register_buffer("pe", pe.unsqueeze(1))
 
     def forward(self, emb):
@@ -72,7 +78,7 @@ class Embeddings(nn.Module):
         self.make_embedding = nn.Sequential()
         self.make_embedding.add_module("emb_luts", nn.ModuleList([nn.Embedding(size, opt.hidden_size, PAD)]))
         if opt.position_encoding:
-            self.make_embedding.add_module("pe", PositionalEncoding(opt.hidden_size))
+            self.make_embedding.add_module("pe", PositionalEncoding(opt.hidden_size, opt.position_encoding_type))
 
     def forward(self, tokens):
         emb = self.make_embedding.emb_luts[0](tokens)

@@ -31,6 +31,7 @@ OPENNMT = {
     "shared": {"share_embeddings": True, "share_decoder_embeddings": True},
     "share-decoder-embeddings": {"share_decoder_embeddings": True},
     "no-positions": {"position_encoding": False},
+    "concatenated": {"position_encoding_type": "SinusoidalConcat"},
     "gated-rms-multi-query": {"pos_ffn_activation_fn": "silu", "layer_norm": "rms", "norm_eps": 1e-5, "num_kv": 1},
     "gated-gelu": {"pos_ffn_activation_fn": "gated-gelu"},
     "gelu": {"pos_ffn_activation_fn": "gelu"},
@@ -262,6 +263,9 @@ def test_settings_of_fairseq_without_a_place(changes, said, tmp_path):
         ({"encoder_type": "brnn"}, "encoder_type='brnn'"),
         ({"self_attn_type": "average"}, "self_attn_type='average'"),
         ({"heads": None}, "how many heads"),
+        ({"position_encoding_type": "Learned"}, "position_encoding_type='Learned' cannot be converted"),
+        # of the other form than its table
+        ({"position_encoding_type": "SinusoidalConcat"}, "pe.pe differs from the sinusoids of 'fairseq' by"),
     ],
 )
 def test_settings_of_opennmt_without_a_place(changes, said, tmp_path):

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 import vanilla_transformer as vt
 
-from .convert import Report, build_ours
+from .convert import Report, build_ours, check_table
 from .families.bart import stack_links
 from .links import ConversionError, Link, rename_to_ours
 from .vocabularies import OPENNMT_SPECIAL, fairseq_dictionary
@@ -137,7 +137,7 @@ def from_fairseq(
         dictionaries.append(tokens)
     drops = {name: _get(settings, name, 0.0) for name in ("dropout", "attention_dropout")}
     config = vt.VanillaTransformerConfig(
-        **_sizes(ours, heads, separate=dictionaries[0] != dictionaries[1]),
+        **_sizes(ours, heads, path, separate=dictionaries[0] != dictionaries[1]),
         **drops,
         activation_dropout=_get(settings, "activation_dropout", 0.0) or _get(settings, "relu_dropout", 0.0),
         hidden_act=activations[activation],
@@ -163,7 +163,7 @@ def from_fairseq(
     for name in ("encoder_layerdrop", "decoder_layerdrop"):
         if value := _get(settings, name, 0):
             report(f"{name}={value} is left out: it matters only in training.")
-    return _finish(config, ours, path, theirs)
+    return _finish(config, ours, path)
 
 
 FAIRSEQ_PAD = 1
@@ -245,6 +245,7 @@ def from_opennmt(
         "pos_ffn_activation_fn": ("relu", "gelu", "silu", "gated-gelu"),
         "layer_norm": ("standard", "rms"),
         "sliding_window": (0,),
+        "position_encoding_type": tuple(OPENNMT_SINUSOIDS),
     }
     for name, allowed in required.items():
         if (value := _get(settings, name, allowed[0])) not in allowed:
@@ -261,8 +262,8 @@ def from_opennmt(
             raise ConversionError(f"{path} has no embeddings of its {stack} where a transformer has them.")
     gated = any(name.endswith(".w_3.weight") for name in theirs)
     ours, unknown = rename_to_ours(OPENNMT_GATED if gated else OPENNMT, theirs)
-    if unknown := [name for name in unknown if not re.fullmatch(OPENNMT_COMPUTED, name)]:
-        raise ConversionError(f"{path}: there is no place for {', '.join(unknown[:20])}.")
+    if without_place := [name for name in unknown if not re.fullmatch(OPENNMT_COMPUTED, name)]:
+        raise ConversionError(f"{path}: there is no place for {', '.join(without_place[:20])}.")
     positions = bool(_get(settings, "position_encoding", False))
     activation = _get(settings, "pos_ffn_activation_fn", "relu").removeprefix("gated-")
     source, target = opennmt_vocabularies(checkpoint, path)
@@ -270,7 +271,7 @@ def from_opennmt(
     del ids["unk_token_id"]
     start = checkpoint["vocab"].get("decoder_start_token", OPENNMT_SPECIAL["bos_token"])
     config = vt.VanillaTransformerConfig(
-        **_sizes(ours, heads, separate=source != target),
+        **_sizes(ours, heads, path, separate=source != target),
         **{"bos_token_id": None, **ids},
         decoder_start_token_id=target.index(start) if start in target else None,
         dropout=_first(_get(settings, "dropout", 0.1)),
@@ -285,14 +286,21 @@ def from_opennmt(
         attention_output_bias="model.encoder.layers.0.self_attn.o_proj.bias" in ours,
         mlp_bias="model.encoder.layers.0.feed_forward.up_proj.bias" in ours,
         position_encoding="sinusoidal" if positions else "none",
+        sinusoidal_form=OPENNMT_SINUSOIDS[_get(settings, "position_encoding_type", "SinusoidalInterleaved")],
         scale_embedding=positions,
         output_bias="trained" if "lm_head.bias" in ours else "none",
         max_position_embeddings=5000,  # the rows of OpenNMT-py's own table of sinusoids
         label_smoothing=_get(settings, "label_smoothing", 0.0),
         label_smoothing_form="others",
     )
-    return _finish(config, ours, path, theirs)
+    for name in unknown:
+        if positions and name.endswith(".pe.pe"):
+            check_table(name, theirs[name].flatten(0, 1), config)
+    return _finish(config, ours, path)
 
+
+OPENNMT_SINUSOIDS = {"SinusoidalInterleaved": "interleaved", "SinusoidalConcat": "fairseq"}
+"""Its names of two of the forms of `sinusoidal_form`."""
 
 OPENNMT_COMPUTED = r"(encoder|decoder)\.(embeddings\.make_embedding\.pe\.pe|transformer_layers\.\d+\.mask)"
 """Names of tensors that hold no weights: the table of sinusoids, and the causal mask."""
@@ -356,7 +364,7 @@ def opennmt_vocabularies(checkpoint: dict[str, Any], path: str | Path) -> tuple[
     return source, target
 
 
-def _sizes(ours: Weights, heads: int, separate: bool) -> dict[str, Any]:
+def _sizes(ours: Weights, heads: int, path: str | Path, *, separate: bool) -> dict[str, Any]:
     """The fields that shapes of weights tell.
 
     Args:
@@ -365,7 +373,7 @@ def _sizes(ours: Weights, heads: int, separate: bool) -> dict[str, Any]:
     source, target = (ours[f"model.{stack}.embed_tokens.weight"] for stack in ("encoder", "decoder"))
     for stack in ("encoder", "decoder"):
         if f"model.{stack}.layers.0.self_attn.k_proj.weight" not in ours:
-            raise ConversionError(f"there is no layer 0 of the {stack}.")
+            raise ConversionError(f"{path}: there is no layer 0 of the {stack}.")
     depth = {
         stack: 1 + max(int(name.split(".")[3]) for name in ours if name.startswith(f"model.{stack}.layers."))
         for stack in ("encoder", "decoder")
@@ -374,7 +382,7 @@ def _sizes(ours: Weights, heads: int, separate: bool) -> dict[str, Any]:
     shared = source.shape == target.shape and torch.equal(source, target)
     tied = torch.equal(ours["lm_head.weight"], target)
     if width % heads:
-        raise ConversionError(f"states of width {width} cannot be split among {heads} heads.")
+        raise ConversionError(f"{path}: states of width {width} cannot be split among {heads} heads.")
     return {
         "vocab_size": len(source),
         "target_vocab_size": len(target) if separate or len(source) != len(target) else None,
@@ -397,10 +405,10 @@ def _present(ours: Weights, name: str, path: str | Path, what: str) -> bool:
 
 
 def _finish(
-    config: vt.VanillaTransformerConfig, ours: Weights, path: str | Path, theirs: Weights
+    config: vt.VanillaTransformerConfig, ours: Weights, path: str | Path
 ) -> vt.VanillaTransformerForConditionalGeneration:
     model = build_ours(
-        vt.VanillaTransformerForConditionalGeneration, config, ours, next(iter(theirs.values())).dtype, str(path)
+        vt.VanillaTransformerForConditionalGeneration, config, ours, next(iter(ours.values())).dtype, str(path)
     )
     # both packages never choose padding
     model.generation_config = GenerationConfig(
