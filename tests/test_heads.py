@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from transformers import (
+    AutoModel,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -23,6 +24,7 @@ AUTO = {
     SEQUENCE: AutoModelForSequenceClassification,
     TOKEN: AutoModelForTokenClassification,
     SPAN: AutoModelForQuestionAnswering,
+    vt.VanillaTransformerModel: AutoModel,
 }
 SERVED = [(SEQUENCE, architecture) for architecture in ARCHITECTURES]
 SERVED += [(head, architecture) for head in (TOKEN, SPAN) for architecture in ("encoder-only", "decoder-only")]
@@ -31,7 +33,7 @@ SERVED += [(head, architecture) for head in (TOKEN, SPAN) for architecture in ("
 def logits_of(output):
     if "start_logits" in output:
         return torch.stack([output.start_logits, output.end_logits], dim=-1)
-    return output.logits
+    return output.get("logits", output[0])
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -188,23 +190,33 @@ def test_br29_accumulation_in_trainer(tmp_path, architecture, kind, head):
         assert_close(parts[name], tensor, atol=2e-6)
 
 
-@pytest.mark.parametrize(("head", "architecture"), SERVED)
-def test_save_load_and_resize(tmp_path, head, architecture):
-    model = tiny_model(architecture, model_class=head, num_labels=3)
+@pytest.mark.parametrize("tie", [True, False])
+@pytest.mark.parametrize(
+    ("head", "architecture"), [*SERVED, *((vt.VanillaTransformerModel, a) for a in ARCHITECTURES)]
+)
+def test_save_load_and_resize(tmp_path, head, architecture, tie):
+    model = tiny_model(architecture, model_class=head, num_labels=3, tie_word_embeddings=tie)
     model.save_pretrained(tmp_path)
     loaded, report = AUTO[head].from_pretrained(tmp_path, output_loading_info=True)
     assert type(loaded) is head and not any(report.values())
-    ids = tokens(2, 5)
-    before = logits_of(model(ids))
-    assert_close(logits_of(loaded(ids)), before, atol=0)
+    batch = {"input_ids": tokens(2, 5)}
+    if head is vt.VanillaTransformerModel and architecture == "encoder-decoder":
+        batch["decoder_input_ids"] = tokens(2, 3)
+    before = logits_of(model(**batch))
+    assert_close(logits_of(loaded(**batch)), before, atol=0)
     loaded.resize_token_embeddings(57)
-    assert_close(logits_of(loaded(ids)), before)
+    assert_close(logits_of(loaded(**batch)), before)
     loaded.save_pretrained(tmp_path)
     again = AUTO[head].from_pretrained(tmp_path)
     assert again.config.vocab_size == 57
-    assert_close(logits_of(again(ids)), before)
+    assert_close(logits_of(again(**batch)), before)
     if architecture == "encoder-decoder":
-        assert loaded.model.decoder.embed_tokens.weight is loaded.model.encoder.embed_tokens.weight
+        encoder, decoder = again.base_model.encoder, again.base_model.decoder
+        assert (decoder.embed_tokens.weight is encoder.embed_tokens.weight) == tie
+        assert len(decoder.embed_tokens.weight) == 57
+        separate = tiny_model(architecture, model_class=head, num_labels=3, target_vocab_size=43)
+        with pytest.raises(ValueError, match="separate vocabularies of 50 source and 43 target tokens"):
+            separate.resize_token_embeddings(57)
 
 
 @pytest.mark.parametrize("tie", [True, False])

@@ -637,6 +637,29 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
             if module.padding_idx is not None:
                 init.zeros_(module.weight[module.padding_idx])
 
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the vocabulary everywhere it stands: the embeddings of both sides and the output projection.
+
+        Raises:
+            ValueError: where source and target vocabularies are separate, since one number cannot say which is meant.
+        """
+        if self.config.target_vocab_size is not None and (new_num_tokens or pad_to_multiple_of):
+            raise ValueError(
+                f"this model has separate vocabularies of {self.config.vocab_size} source and "
+                f"{self.config.target_vocab_size} target tokens, and resizing one of them is not offered; train with "
+                "larger ones."
+            )
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        decoder = self.base_model.decoder if self.config.is_encoder_decoder else None
+        if decoder is not None and embeddings.num_embeddings != decoder.embed_tokens.num_embeddings:
+            decoder.embed_tokens = self._get_resized_embeddings(
+                decoder.embed_tokens, embeddings.num_embeddings, mean_resizing=mean_resizing
+            )
+            self.tie_weights()
+        return embeddings
+
 
 class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     """Embedding, positions and layers: what the encoder, the decoder and a language model have in common."""
@@ -1217,34 +1240,13 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
         self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
         self.post_init()
 
-    @property
-    def _shares_one_vocabulary(self) -> bool:
-        return self.config.is_encoder_decoder and self.config.target_vocab_size is None
-
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the vocabulary everywhere it stands: both embeddings and the output projection.
-
-        Raises:
-            ValueError: where source and target vocabularies are separate, since one number cannot say which is meant.
-        """
-        if self.config.target_vocab_size is not None and (new_num_tokens or pad_to_multiple_of):
-            raise ValueError(
-                f"this model has separate vocabularies of {self.config.vocab_size} source and "
-                f"{self.config.target_vocab_size} target tokens, and resizing one of them is not offered; train with "
-                "larger ones."
-            )
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         if self.output_bias is not None:
             missing = embeddings.num_embeddings - len(self.output_bias)  # cut off where below 0
             self.output_bias = nn.functional.pad(self.output_bias, (0, missing))
-        if self._shares_one_vocabulary and embeddings.num_embeddings != self.model.decoder.embed_tokens.num_embeddings:
-            decoder = self.model.decoder
-            decoder.embed_tokens = self._get_resized_embeddings(
-                decoder.embed_tokens, embeddings.num_embeddings, mean_resizing=mean_resizing
-            )
-            self.tie_weights()
         return embeddings
 
     @property
