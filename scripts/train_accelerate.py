@@ -4,7 +4,8 @@
 What `scripts/train_seq2seq.py` does with transformers' Trainer, written out: the same recipe, data, batches, model and
 losses, update by update. To be read from top to bottom, and to be changed where a Trainer is in the way. Of the recipe's
 training section it uses learning_rate, warmup_steps, adam_*, gradient_accumulation_steps, max_grad_norm, max_steps,
-num_train_epochs, logging_steps, save_strategy and save_steps; it has no generation, averaging, scores or model card.
+num_train_epochs, logging_steps, save_strategy, save_steps and per_device_eval_batch_size; it has no generation,
+averaging, scores or model card.
 
 On several processes or machines: `accelerate launch --multi_gpu --num_processes 2 scripts/train_accelerate.py RECIPE.yaml`.
 """
@@ -14,6 +15,7 @@ import json
 import shutil
 import sys
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator, DistributedType, skip_first_batches
 from accelerate.utils import send_to_device, set_seed
+from safetensors.torch import load_model, save_model
 from torch.utils.data import DataLoader
 
 from vanilla_transformer.training.checkpoints import update_of
@@ -83,6 +86,8 @@ def main(recipe: Recipe, resume: bool) -> None:
 
     progress = Progress()
     accelerator.register_for_checkpointing(progress, scheduler)
+    accelerator.register_save_state_pre_hook(partial(save_weights, accelerator))
+    accelerator.register_load_state_pre_hook(partial(load_weights, accelerator))
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
         recipe.save(folder / "recipe.yaml")
@@ -162,15 +167,25 @@ def log(accelerator: Accelerator, folder: Path, progress: Progress, **values: fl
             file.write(f"{line}\n")
 
 
+def save_weights(accelerator: Accelerator, models: list[Any], weights: list[Any], folder: str) -> None:
+    """In the place of accelerate, which warns of a matrix that stands in several places; here it is saved once."""
+    if accelerator.is_main_process:
+        save_model(accelerator.unwrap_model(models[0]), str(Path(folder) / "model.safetensors"))
+    weights.clear()
+
+
+def load_weights(accelerator: Accelerator, models: list[Any], folder: str) -> None:
+    load_model(accelerator.unwrap_model(models.pop()), str(Path(folder) / "model.safetensors"))
+
+
 def save(accelerator: Accelerator, folder: Path, progress: Progress) -> None:
     """Model, optimizer, schedule, progress and random states, whole or not at all, in the place of those before."""
-    partial = folder / "partial"
-    # as torch saves weights: a matrix that stands in several places is saved once
-    accelerator.save_state(str(partial), safe_serialization=False)
+    unfinished = folder / "partial"
+    accelerator.save_state(str(unfinished))
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         old = list(folder.glob("checkpoint-*"))
-        partial.replace(folder / f"checkpoint-{progress.updates}")
+        unfinished.replace(folder / f"checkpoint-{progress.updates}")
         for path in old:
             shutil.rmtree(path)
     accelerator.wait_for_everyone()

@@ -26,7 +26,8 @@ from tiny import tiny_model
 from two_processes import LENGTHS, ROWS, VARIANTS, batch_of, numbers
 from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
 from vanilla_transformer.training import leaving
-from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
+from vanilla_transformer.training.fields import override_fields
+from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.run import run_recipe
 
 TESTS = Path(__file__).parent
@@ -294,7 +295,9 @@ def test_the_loop_goes_on_where_it_stopped(tmp_path, loop, stop, strategy):
     values["training"] |= {"save_strategy": strategy, "save_steps": 2}
     loop(values)
     loop(values, f"output_dir={tmp_path / 'stopped'}", f"training.max_steps={stop + 1}")
-    assert [path.name for path in (tmp_path / "stopped").glob("checkpoint-*")] == [f"checkpoint-{stop}"]
+    (checkpoint,) = (tmp_path / "stopped").glob("checkpoint-*")
+    assert checkpoint.name == f"checkpoint-{stop}"
+    assert (checkpoint / "model.safetensors").is_file() and not list(checkpoint.glob("pytorch_model*"))
     loop(values, f"output_dir={tmp_path / 'stopped'}", resume=True)
     assert logged_by_loop(tmp_path / "stopped") == logged_by_loop(tmp_path / "run")
     assert logged_by_loop(tmp_path / "stopped", "eval_loss")[6] == logged_by_loop(tmp_path / "run", "eval_loss")[6]

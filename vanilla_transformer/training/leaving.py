@@ -24,12 +24,12 @@ _THREADS = Path("/proc/self/task")
 
 
 def leave_in_order() -> None:
-    """From here on, when this process ends, it first waits until its other threads rest, but for two seconds at most."""
+    """From here on, when this process ends, it first waits until its other threads rest, but for ten seconds at most."""
     atexit.unregister(_leave)
     atexit.register(_leave)
 
 
-def _leave(seconds: float = 2.0, pause: float = 0.01) -> None:
+def _leave(seconds: float = 10.0, pause: float = 0.01) -> None:
     end, quiet = time.monotonic() + seconds, 0
     # a thread that waits for Python's lock looks as if it rested, but gets it in the pause: hence twice
     while quiet < 2 and time.monotonic() < end:
