@@ -64,12 +64,16 @@ def words_tokenizer(max_length=None, cls=None, template="$A </s>", pair=None, mo
 
 
 def foreign(kind, tokenizer, **options):
-    """A tiny model of transformers' own with random weights."""
+    """A tiny model with random weights, of transformers' own or `ours`."""
     torch.manual_seed(1 if kind == "marian" else 0)
     sizes = {"vocab_size": len(tokenizer), "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
     if kind == "t5":
         config = T5Config(d_model=16, d_kv=4, d_ff=24, num_layers=2, num_heads=4, **sizes, **options)
         return randomise(T5ForConditionalGeneration(config), scale=0.5).eval()
+    if kind == "ours":
+        sizes |= {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 24}
+        config = vt.VanillaTransformerConfig(**sizes, bos_token_id=0, max_position_embeddings=24, **options)
+        return randomise(vt.VanillaTransformerForConditionalGeneration(config), scale=0.5).eval()
     names = ("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads")
     sizes |= dict.fromkeys(names, 2) | dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 24)
     sizes |= {"d_model": 16, "max_position_embeddings": 24, "forced_eos_token_id": None, "bos_token_id": 1}
@@ -287,9 +291,9 @@ def test_sentences():
         texts_within("Hm.\nNew line here", lambda part: len(part) <= 9)
 
 
-@pytest.mark.parametrize("kind", ["marian", "t5"])
+@pytest.mark.parametrize("kind", ["marian", "t5", "ours"])
 def test_long_texts(kind):
-    tokenizer = words_tokenizer(max_length=None if kind == "marian" else 24)
+    tokenizer = words_tokenizer(max_length=24 if kind == "t5" else None)
     model = foreign(kind, tokenizer)
     sentences = [
         "Red dog cat tree river .",

@@ -148,7 +148,10 @@ class TextToTextPipeline(ChunkPipeline):
         def ids(part: str) -> list[int]:
             return self.tokenizer(prefix + part, verbose=False)["input_ids"]
 
-        limit = min(self.tokenizer.model_max_length, longest_source(self.model.config), max_source_tokens or math.inf)
+        config = self.model.config
+        # also where positions have no table, a model of this package says what it is meant for
+        meant_for = config.max_position_embeddings if config.model_type == "vanilla_transformer" else math.inf
+        limit = min(self.tokenizer.model_max_length, longest_source(config), meant_for, max_source_tokens or math.inf)
         parts = [("", text)]
         if (length := len(ids(text))) > limit and long_inputs != "truncate":
             too_long = (
