@@ -135,7 +135,14 @@ LANGUAGE_MODELS = {
     "t5": Case("T5ForConditionalGeneration", T5, 6, T5_STACKS),
     "t5-v1.1": Case(
         "T5ForConditionalGeneration",
-        {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+        {
+            **T5,
+            "feed_forward_proj": "gated-gelu",
+            "tie_word_embeddings": False,
+            # so few and so near that rows of 9 tokens reach the last
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 5,
+        },
         8,
         T5_STACKS,
         untied="lm_head.weight",

@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 
 from tiny import tiny_model
 from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.training.fields import override_fields
 from vanilla_transformer.training.metrics import GenerationMetrics
-from vanilla_transformer.training.recipe import Recipe, override_fields
+from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run import run_recipe
 from vanilla_transformer.training.trainer import TokenTrainer
 

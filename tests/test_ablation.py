@@ -28,7 +28,8 @@ from vanilla_transformer.training import RecipeError, RunInterrupted
 from vanilla_transformer.training import ablation as ablation_module
 from vanilla_transformer.training import run as run_module
 from vanilla_transformer.training.ablation import Ablation, markdown_table, print_table, run_ablation
-from vanilla_transformer.training.recipe import Recipe, override_fields
+from vanilla_transformer.training.fields import override_fields
+from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.trainer import TokenTrainer
 
 CELLS = {

@@ -16,6 +16,7 @@ from transformers import (
     DataCollatorForSeq2Seq,
     DynamicCache,
     EncoderDecoderCache,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     QuantizedCache,
     Seq2SeqTrainer,
@@ -96,6 +97,38 @@ def test_eager_is_sdpa_is_flex(architecture, backward):
             results[attention] = logits
     for result in results.values():
         assert_close(result, results["eager"])
+
+
+FLEX = {
+    "rotary, grouped queries": {"position_encoding": "rope", "num_key_value_heads": 2},
+    "learned, one key head": {"position_encoding": "learned", "num_key_value_heads": 1},
+    "width of heads, scale": {"head_dim": 6, "attention_scale": 0.3, "norm_position": "pre"},
+    "shared layers, no biases": {"shared_layers": True, "attention_bias": False, "position_encoding": "none"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choices", FLEX)
+@torch.no_grad()
+def test_flex_attention_takes_every_choice(choices):
+    model = tiny_model("decoder-only", **FLEX[choices])
+    inputs = model_inputs(model, length=9)
+    inputs["attention_mask"][0, :3] = 0
+    inputs["attention_mask"][1, 7:] = 0
+    real = inputs["attention_mask"].bool()
+    expected = model(**inputs).logits[real]
+    torch._dynamo.reset()
+    model.set_attn_implementation("flex_attention")
+    assert_close(model(**inputs).logits[real], expected)
+
+
+@pytest.mark.parametrize("attention", ["flex_attention", "flash_attention_2"])
+@pytest.mark.parametrize("positions", ["alibi", "relative"])
+def test_backends_that_add_nothing_to_scores_are_refused(positions, attention, monkeypatch):
+    # flash attention as if it were here: otherwise transformers refuses it first
+    monkeypatch.setattr(PreTrainedModel, "get_correct_attn_implementation", lambda self, requested, *args: requested)
+    with pytest.raises(ValueError, match=f"{attention}'? cannot add what position_encoding='{positions}'"):
+        tiny_model("decoder-only", position_encoding=positions, attn_implementation=attention)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -524,6 +557,13 @@ def test_continuous_batching(attention):
     )
     written = [outputs[name].generated_tokens for name in sorted(outputs, key=lambda n: int(n.split("_")[-1]))]
     assert written == expected
+
+
+@pytest.mark.parametrize("choice", [{"shared_layers": True}, {"position_encoding": "alibi"}])
+def test_what_continuous_batching_does_not_serve_is_refused(choice):
+    model = tiny_model("decoder-only", **choice)
+    with pytest.raises(ValueError, match="continuous batching serves neither"):
+        model(tokens(1, 5), position_ids=torch.arange(5)[None], cache=object())  # which is no Cache there, too
 
 
 # -------------------------------------------------------------------------------------------------------------- training

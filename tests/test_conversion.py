@@ -25,7 +25,9 @@ from vanilla_transformer.conversion.family import differences, shape_of
 from vanilla_transformer.conversion.folders import convert_folder
 from vanilla_transformer.conversion.verify import check_equality, measure_equality
 from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.hub import model_files
 from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.training.averaging import average_checkpoints
 from vanilla_transformer.training.recipe import Recipe, RecipeError
 
 # weights of theirs that no layer reads, so that they do not come back
@@ -565,7 +567,9 @@ def test_folders_there_and_back(name, tmp_path):
     theirs.save_pretrained(tmp_path / "theirs")
     lines = []
     convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lines.append)
-    convert_folder(tmp_path / "ours", tmp_path / "back", to=theirs.config.model_type, say=lines.append)
+    convert_folder(
+        tmp_path / "ours", tmp_path / "back", to_transformers=True, family=theirs.config.model_type, say=lines.append
+    )
     assert sum(line.startswith("checked: largest difference") for line in lines) == 2
     back = type(theirs).from_pretrained(tmp_path / "back")
     assert_same_weights(theirs.state_dict(), back.state_dict())
@@ -794,7 +798,7 @@ def test_the_tokenizer_of_the_target_side_goes_along(tmp_path):
     for folder, size in (("", 280), ("target_tokenizer", 290)):
         texts = [f"{n} cats and {n * n} dogs" for n in range(100)]
         train_tokenizer(texts, size).save_pretrained(tmp_path / "ours" / folder)
-    convert_folder(tmp_path / "ours", tmp_path / "theirs", to="any", say=lambda line: None)
+    convert_folder(tmp_path / "ours", tmp_path / "theirs", to_transformers=True, say=lambda line: None)
     for folder, size in (("", 280), ("target_tokenizer", 290)):
         assert len(AutoTokenizer.from_pretrained(tmp_path / "theirs" / folder)) == size
 
@@ -884,9 +888,53 @@ def test_a_tokenizer_with_two_vocabularies_becomes_one_for_each_side(tmp_path, m
     assert hypothesis.text == expected[0] != ""
     assert translator.target_tokenizer.convert_ids_to_tokens(written) == theirs.convert_ids_to_tokens(written)
 
+    # all of it goes to the Hub, where it is found again, and beside the mean of checkpoints, and a run can start from it
+    with HubServer() as hub:
+        code = """if True:
+            from vanilla_transformer.generation.translate import Translator
+            from vanilla_transformer.hub import push_folder
+            push_folder("ours", "me/ours")
+            translator = Translator.from_pretrained("me/ours")
+            print(translator.tokenizer(%r).input_ids, translator.target_tokenizer(text_target=%r).input_ids)
+        """
+        environment = {
+            "HF_ENDPOINT": hub.url,
+            "HF_TOKEN": hub.TOKEN,
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_OFFLINE": "0",
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code % (source, target)],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"{theirs(source).input_ids} {written}"
+    files = {p.relative_to(tmp_path / "ours").as_posix() for p in (tmp_path / "ours").rglob("*") if p.is_file()}
+    assert model_files(tmp_path / "ours").keys() == files
+    average_checkpoints([tmp_path / "ours"] * 2, tmp_path / "mean")
+    assert model_files(tmp_path / "mean").keys() == files
+    values = recipe_values(tmp_path) | {"start_from": str(tmp_path / "mean"), "model": {}, "tokenizer": {}}
+    task = Recipe.from_dict(values).new_task()
+    task.prepare({}, None)
+    assert task.separate and task.target_tokenizer(text_target=target).input_ids == written
+    assert "target_tokenizer.batch_decode" in task.use()
+
 
 def test_a_run_that_starts_from_a_model_of_transformers_is_told_to_convert_it(tmp_path):
     build("marian").save_pretrained(tmp_path / "theirs")
     values = recipe_values(tmp_path) | {"start_from": str(tmp_path / "theirs"), "model": {}, "tokenizer": {}}
     with pytest.raises(RecipeError, match=f"is a marian model.*vanilla-transformer convert {tmp_path}/theirs FOLDER"):
         Recipe.from_dict(values)
+
+
+def test_a_folder_of_the_home_is_where_a_run_starts_and_what_is_explained(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tiny_model("encoder-decoder").save_pretrained(tmp_path / "ours")
+    values = recipe_values(tmp_path) | {"start_from": "~/ours", "model": {}, "tokenizer": {}}
+    assert Recipe.from_dict(values).start_from == str(tmp_path / "ours")
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["explain", "~/ours"])
+    assert "13,960" in "".join(capsys.readouterr())

@@ -549,3 +549,5 @@ def test_what_has_no_effect_is_said_to_have_none():
         "without effect here, the base model's in brackets: rope_theta = 5000.0 (10000.0), initializer_range = 0.5 (0.02)"
     )
     assert "rope_theta =" not in "\n".join(said.splitlines()[:-1])
+    said = VanillaTransformerConfig(architecture="decoder-only", share_encoder_decoder_embeddings=False).explain()
+    assert said.splitlines()[-1].endswith("share_encoder_decoder_embeddings = False (None)")

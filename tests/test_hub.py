@@ -24,7 +24,8 @@ from tiny import LANGUAGE_MODELS, tiny_model
 from vanilla_transformer.configuration_vanilla_transformer import AUTO_MAP
 from vanilla_transformer.hub import model_files
 from vanilla_transformer.training.averaging import average_checkpoints
-from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
+from vanilla_transformer.training.fields import override_fields
+from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.run import run_recipe
 
 ROOT = Path(__file__).parents[1]

@@ -15,8 +15,9 @@ from runs import equal_weights, quiet, recipe_values, run, weights
 from test_tasks import recipe
 from vanilla_transformer.training import model_card
 from vanilla_transformer.training.energy import estimate_energy
+from vanilla_transformer.training.fields import override_fields
 from vanilla_transformer.training.licenses import LICENSES
-from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
+from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.run import run_recipe
 from vanilla_transformer.training.tasks import TASKS
 
@@ -187,6 +188,7 @@ def card_of(tmp_path, overrides=(), test=None, metrics=None, repository=None):
         values["data"]["test"] = test
     changed = Recipe.from_dict(override_fields(values, overrides))
     task = changed.new_task()
+    task.tokenizer = task.target_tokenizer = None
     signature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
     scores = {"bleu": 12.5, "chrf": 40.0, "exact_match": 0.25, "sentences": 16}
     scores |= {"bleu_signature": signature, "chrf_signature": signature}
@@ -308,7 +310,7 @@ def test_a_run_is_not_lost_for_want_of_a_card(tmp_path, monkeypatch):
         ("card.watts=.inf", "card.watts=inf must be a number above 0"),
         ("card.grams_co2_per_kwh=-1", "card.grams_co2_per_kwh=-1.0 must be a number of at least 0"),
         ("card.licence=mit", "unknown field card.licence; did you mean 'license'?"),
-        ("card.title=''", "card.title must be one line that is not empty"),
+        ("card.title=''", "card.title='' must be one line that is not empty"),
         ("data.test.train={source: a, target: b}", "data.test.train: a test needs a name of its own"),
     ],
 )

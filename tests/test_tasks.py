@@ -17,7 +17,8 @@ from runs import ROOT, reversed_words, run, run_on_two, weights
 from tiny import tiny_model
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens, load_texts
 from vanilla_transformer.tokenization import train_tokenizer
-from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
+from vanilla_transformer.training.fields import override_fields
+from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.run import run_recipe
 from vanilla_transformer.training.tasks import TASKS
 from vanilla_transformer.training.tasks.classification import chunk_scores, encoded_words, first_pieces

@@ -34,8 +34,9 @@ from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.training import run as run_module
 from vanilla_transformer.training.averaging import average_checkpoints, average_weights
 from vanilla_transformer.training.checkpoints import find_checkpoints
+from vanilla_transformer.training.fields import override_fields
 from vanilla_transformer.training.metrics import GenerationMetrics, decode_ids, score_texts
-from vanilla_transformer.training.recipe import Recipe, RecipeError, override_fields
+from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.run import run_recipe
 from vanilla_transformer.training.schedules import inverse_sqrt_factor, inverse_sqrt_schedule, noam_peak
 from vanilla_transformer.training.tasks import TASKS

@@ -259,7 +259,8 @@ def convert(
         model,
         output,
         revision=revision,
-        to=(family or "any") if to_transformers else None,
+        to_transformers=to_transformers,
+        family=family,
         kind=kind,
         source_dictionary=source_dictionary,
         target_dictionary=target_dictionary,
@@ -404,6 +405,7 @@ def _named_config(model: str) -> "VanillaTransformerConfig":
     presets = VanillaTransformerConfig.presets()
     if model in presets:
         return VanillaTransformerConfig.from_preset(model)
+    model = str(Path(model).expanduser()) if model.startswith("~") else model
     if not Path(model).is_dir() and "/" not in model:
         near = difflib.get_close_matches(model, presets, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "--list shows the presets."

@@ -345,6 +345,7 @@ _NEEDS: dict[str, Callable[[Any], bool]] = {
     "label_smoothing_form": lambda c: c.label_smoothing > 0,
     "initializer_range": lambda c: c.init_scheme == "normal",
     "decoder_start_token_id": lambda c: c.is_encoder_decoder,
+    "share_encoder_decoder_embeddings": lambda c: c.is_encoder_decoder,
 }
 
 

@@ -14,12 +14,12 @@ from huggingface_hub.utils import parse_ratelimit_headers
 
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
 
-__all__ = ["PushError", "check_access", "model_files", "push_folder"]
+__all__ = ["TOKENIZER", "PushError", "ensure_repository", "model_files", "push_folder"]
 
 T = TypeVar("T")
 
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
-TOKENIZER = ("*token*.json", "vocab.*", "merges.txt", "*.model", "chat_template*")
+TOKENIZER = ("*token*.json", "*vocab*", "merges.txt", "*.model", "*.spm", "chat_template*")
 ABOUT = ("README.md", "LICENSE*", "recipe.yaml", "metrics.json", "curves.png")
 MODEL = ("config.json", "generation_config.json", "*_vanilla_transformer.py", *WEIGHTS, *TOKENIZER, *ABOUT)
 
@@ -54,7 +54,7 @@ def model_files(folder: str | Path) -> dict[str, Path]:
     return found | {f"{TARGET_TOKENIZER}/{path.name}": path for path in target if path.is_file()}
 
 
-def check_access(
+def ensure_repository(
     repo_id: str,
     *,
     private: bool | None = None,
@@ -111,7 +111,7 @@ def push_folder(
     # with all that decides where it goes and who sees it
     options = (" --private" if private else "") + (f" --revision {revision}" if revision else "")
     again = f"`vanilla-transformer push {folder} {repo_id}{options}`"
-    full_id = check_access(repo_id, private=private, token=token, what=folder, again=again)
+    full_id = ensure_repository(repo_id, private=private, token=token, what=folder, again=again)
 
     def commit() -> CommitInfo:
         there = api.list_repo_files(full_id, revision=revision)
@@ -161,7 +161,7 @@ def _push_error(what: str | Path, repo_id: str, error: Exception, again: str) ->
         reason, remedy = shorten(str(error), 300, placeholder=" ...").rstrip("."), "then"
     else:
         cause = error.__cause__ or error
-        said = str(cause).partition("\n")[0].rstrip(".") or type(cause).__name__
+        said = f"{type(cause).__name__}: {cause}".partition("\n")[0].rstrip(": .")
         reason, remedy = f"the connection to {constants.ENDPOINT} failed ({said})", "when it is there again,"
     kept = "It is whole on this machine; " if Path(what).is_dir() else ""
     remedy = f"{remedy} {again}."

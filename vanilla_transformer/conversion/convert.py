@@ -28,7 +28,16 @@ from .families import FAMILIES
 from .family import OF_TRAINING, Family, Fields, differences, shape_of
 from .links import LAYER, ConversionError, rename_to_ours, rename_to_theirs
 
-__all__ = ["build_ours", "family_of", "from_transformers", "load_ours", "load_theirs", "quiet", "to_transformers"]
+__all__ = [
+    "build_ours",
+    "check_table",
+    "family_of",
+    "from_transformers",
+    "load_ours",
+    "load_theirs",
+    "quiet",
+    "to_transformers",
+]
 
 logger = logging.get_logger(__name__)
 Report = Callable[[str], Any]
@@ -86,7 +95,7 @@ def from_transformers(
             report(f"{name}={value} is left out: it matters only in training.")
     config = vt.VanillaTransformerConfig(**fields)
     for name, table in tables.items():
-        _check_table(name, table, config)
+        check_table(name, table, config)
     converted = build_ours(getattr(vt, head), config, ours, dtype or model.dtype, type(model).__name__)
     _carry_generation_config(model, converted)
     return converted.to(model.device)
@@ -155,13 +164,13 @@ def _family_and_head(model_type: str, class_name: str) -> tuple[Family, str]:
 
 def load_theirs(path: str, revision: str | None, dtype: torch.dtype | str | None, report: Report) -> PreTrainedModel:
     """A model of a folder or of the Hub, if its file holds all its weights, and no others but what is dropped."""
-    with _errors_of_reading(path):
+    with _errors_of_reading(path), _errors_of_their_classes(path):
         config = AutoConfig.from_pretrained(path, revision=revision)
     known = FAMILIES.get(config.model_type)
     class_name = (config.architectures or [next(iter(known.heads)) if known else path])[0]
     family, _ = _family_and_head(config.model_type, class_name)
     try:
-        with _errors_of_reading(path), quiet():
+        with _errors_of_reading(path), _errors_of_their_classes(path), quiet():
             model, found = getattr(transformers, class_name).from_pretrained(
                 path,
                 revision=revision,
@@ -240,18 +249,23 @@ def _errors_of_reading(path: str) -> Iterator[None]:
     except (SafetensorError, EOFError, RuntimeError) as error:
         reason = str(error).partition(". ")[0].strip() or type(error).__name__
         raise ConversionError(f"the weights in {path} are damaged ({reason}); copy them again.") from error
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        StrictDataclassError,
-        TypeError,
-        json.JSONDecodeError,
-    ) as error:
-        reason = f"{type(error).__name__}: {error.__cause__ if isinstance(error, StrictDataclassError) else error}"
-        raise ConversionError(
-            f"the config.json or the weights of {path} are damaged ({reason}); copy them again."
-        ) from error
+    except (StrictDataclassError, json.JSONDecodeError) as error:
+        cause = error.__cause__ if isinstance(error, StrictDataclassError) else error
+        raise _damaged(path, error, cause) from error
+
+
+@contextmanager
+def _errors_of_their_classes(path: str) -> Iterator[None]:
+    """What the classes of transformers make of a configuration with values that they do not look at."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        raise _damaged(path, error, error) from error
+
+
+def _damaged(path: str, error: Exception, cause: object) -> ConversionError:
+    reason = f"{type(error).__name__}: {cause}"
+    return ConversionError(f"the config.json or the weights of {path} are damaged ({reason}); copy them again.")
 
 
 def build_ours(
@@ -397,8 +411,17 @@ def _ties(ours: dict[str, torch.Tensor]) -> Fields:
     return ties
 
 
-def _check_table(name: str, table: torch.Tensor, config: vt.VanillaTransformerConfig) -> None:
-    """Refuse a table of sinusoids that are none, such as one that was trained."""
+def check_table(name: str, table: torch.Tensor, config: vt.VanillaTransformerConfig) -> None:
+    """Refuse a table of sinusoids that are none, such as one that was trained.
+
+    Args:
+        name: of the table, for the sentence.
+        table: (P, D), from position 0 on.
+        config: of the model that will compute it.
+
+    Raises:
+        ConversionError: where they differ.
+    """
     positions = torch.arange(config.position_offset, len(table))
     formula = sinusoidal_encoding(positions, config.embedding_width, config.sinusoidal_form)
     # float32 there, so large positions are off by some parts in a thousand

@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
 from vanilla_transformer.training.saving import errors_of_writing, whole_folder
 
-from .convert import from_transformers, load_ours, load_theirs, to_transformers
+from .convert import from_transformers, load_ours, load_theirs
+from .convert import to_transformers as export
 from .links import ConversionError
 from .state_dicts import from_fairseq, from_opennmt, opennmt_vocabularies, read_checkpoint
 from .tokenizers import copy_tokenizers
@@ -25,7 +26,8 @@ def convert_folder(
     output: str | Path,
     *,
     revision: str | None = None,
-    to: str | None = None,
+    to_transformers: bool = False,
+    family: str | None = None,
     kind: str = "transformers",
     source_dictionary: Path | None = None,
     target_dictionary: Path | None = None,
@@ -37,7 +39,7 @@ def convert_folder(
         model: a folder, an id on the Hub, or the file of a checkpoint of fairseq or OpenNMT-py.
         output: a folder that is not there, or empty.
         revision: of an id on the Hub.
-        to: for a model of ours: a family of transformers, or `"any"`.
+        to_transformers, family: a model of ours becomes one of that family, by default of the first that can hold it.
         kind: `"transformers"`, `"fairseq"` or `"opennmt"`.
         source_dictionary, target_dictionary: of fairseq.
         say: gets a line for each step.
@@ -61,9 +63,9 @@ def convert_folder(
         )
     elif kind == "opennmt":
         converted = from_opennmt(model, report=say)
-    elif to is not None:
+    elif to_transformers:
         reference = load_ours(_place(model), revision)
-        converted = to_transformers(reference, None if to == "any" else to, report=say)  # type: ignore[arg-type]
+        converted = export(reference, family, report=say)  # type: ignore[arg-type]
     else:
         reference = load_theirs(_place(model), revision, None, say)
         converted = from_transformers(reference, report=say)
@@ -85,7 +87,7 @@ def convert_folder(
             _check_saved(converted, saved)
             say(f"{kind} is not at hand to compare outputs with; all weights are placed, and saved as they were.")
         else:
-            pair = (saved, reference) if to is not None else (reference, saved)
+            pair = (saved, reference) if to_transformers else (reference, saved)
             try:
                 say(f"checked: {check_equality(*pair)}")  # type: ignore[arg-type]
             except (LookupError, RuntimeError) as error:  # which are none of writing

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
-from vanilla_transformer.generation.translate import TARGET_TOKENIZER
+from vanilla_transformer.generation.translate import TARGET_TOKENIZER, has_target_tokenizer
 
 from .links import ConversionError
 
@@ -50,7 +50,7 @@ def copy_tokenizers(
         say(f"{path} has no tokenizer, so neither has the converted model.")
         return
     for subfolder in ("", TARGET_TOKENIZER):
-        if subfolder and not _has_file(path, f"{subfolder}/tokenizer_config.json", revision):
+        if subfolder and not has_target_tokenizer(path, revision):
             continue
         try:
             tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, subfolder=subfolder)

@@ -117,7 +117,10 @@ def tokenize_pairs(
     if not drop_at_once:
         encoded = encoded.select(fitting(encoded.remove_columns(["input_ids", "labels"])[:]))
     if not len(encoded):
-        raise ValueError("No pair is short enough. " + "; ".join(line.strip() for line in report.lines()))
+        raise ValueError(
+            "No pair is short enough; raise data.max_source_length or data.max_target_length. "
+            + "; ".join(line.strip() for line in report.lines())
+        )
     return encoded
 
 

@@ -19,12 +19,14 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.hub import cached_file
 
 __all__ = [
     "TARGET_TOKENIZER",
     "Hypothesis",
     "Translator",
     "check_vocabularies",
+    "has_target_tokenizer",
     "longest_source",
     "sequence_scores",
 ]
@@ -206,6 +208,14 @@ class Translator:
             values = sequence_scores(self.model, output).tolist()
         hypotheses = [Hypothesis(text, score) for text, score in zip(texts, values, strict=True)]
         return [hypotheses[i : i + n_best] for i in range(0, len(hypotheses), n_best)]
+
+
+def has_target_tokenizer(model: str | Path, revision: str | None = None) -> bool:
+    """Whether the folder, or the repository on the Hub, holds a tokenizer of the target side beside that of the source."""
+    try:
+        return cached_file(str(model), f"{TARGET_TOKENIZER}/tokenizer_config.json", revision=revision) is not None
+    except OSError:
+        return False
 
 
 def check_vocabularies(

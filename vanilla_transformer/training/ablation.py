@@ -22,6 +22,7 @@ import os
 import re
 import shutil
 import statistics
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -33,8 +34,9 @@ import yaml
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.ablation_table import COMPARED, in_words, markdown_table, print_table
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER, STATE, find_checkpoints
+from vanilla_transformer.training.fields import build_section, override_fields, read_values, set_field
 from vanilla_transformer.training.plots import plot_ablation
-from vanilla_transformer.training.recipe import Recipe, build_section, override_fields, read_values, set_field
+from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run import DIVERGED, METRICS, RECIPE, run_recipe, short_name, training_arguments
 from vanilla_transformer.training.saving import PARTIAL, errors_of_writing, whole_files, whole_folder
 from vanilla_transformer.training.tasks import Task
@@ -418,6 +420,8 @@ def _run(recipe: Recipe, resume: bool, say: Callable[[str], None]) -> dict[str, 
         else:
             own = isinstance(error, (RecipeError, OSError, ValueError))
             status, reason = "failed", " ".join(f"{'' if own else type(error).__name__ + ': '}{error}".split())
+            if not own:
+                say(traceback.format_exc())
         say(reason)
         facts = _facts(folder, status)
     gc.collect()  # a trainer and its model refer to each other

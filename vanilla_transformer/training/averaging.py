@@ -3,17 +3,22 @@
 import json
 import shutil
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from vanilla_transformer.hub import TOKENIZER
 from vanilla_transformer.training.saving import whole_folder
 
 __all__ = ["average_checkpoints", "average_weights"]
 
 WEIGHTS = "model.safetensors"
+
+# `*token*` is also the folder of the target side's tokenizer
+_BESIDE_WEIGHTS = ("config.json", "generation_config.json", "*.py", "*token*", *TOKENIZER)
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -87,7 +92,9 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Pa
     weights = average_weights(folders)
     with whole_folder(output) as partial:
         last = Path(folders[-1])
-        for path in [last / "config.json", last / "generation_config.json", *last.glob("*token*"), *last.glob("*.py")]:
+        for path in sorted(last.iterdir()):
+            if not any(fnmatch(path.name, mask) for mask in _BESIDE_WEIGHTS):
+                continue
             if path.is_dir():
                 shutil.copytree(path, partial / path.name)
             elif path.is_file():

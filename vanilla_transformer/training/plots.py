@@ -17,7 +17,6 @@ def plot_curves(
     path: str | Path,
     title: str,
     scores: Sequence[tuple[str, str, float]],
-    loss_label: str = "cross entropy per token (nats)",
 ) -> bool:
     """Draw loss, validation scores and learning rate over the updates.
 
@@ -26,7 +25,6 @@ def plot_curves(
         path: of the PNG.
         title: of the run.
         scores: of evaluations: their keys, labels, and what to multiply them by.
-        loss_label: of the axis.
 
     Returns:
         False where matplotlib is not installed (extra `plots`), and no picture was made.
@@ -46,7 +44,7 @@ def plot_curves(
     loss_axis, score_axis, rate_axis = figure.subplots(1, 3)
     loss_axis.plot(*series("loss"), label="training", color="tab:gray", linewidth=1)
     loss_axis.plot(*series("eval_loss"), label="validation", color="tab:blue")
-    loss_axis.set_ylabel(loss_label)
+    loss_axis.set_ylabel("cross entropy per token (nats)")
     for (name, label, scale), color in zip(scores, ("tab:green", "tab:olive", "tab:purple"), strict=False):
         steps, values = series(f"eval_{name}")
         if steps:

@@ -13,16 +13,13 @@
 Every field can be overridden by `name=value` on the command line, with dots between the parts of a name.
 """
 
-import contextlib
-import copy
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import yaml
 from sacrebleu.metrics import BLEU
@@ -32,6 +29,14 @@ from vanilla_transformer.configuration_vanilla_transformer import VanillaTransfo
 from vanilla_transformer.data.batching import COUNTS
 from vanilla_transformer.training import RecipeError
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER
+from vanilla_transformer.training.fields import (
+    build_section,
+    check_known,
+    override_fields,
+    read_values,
+    suggest,
+    typed,
+)
 from vanilla_transformer.training.licenses import LICENSES, OTHER_LICENSE, nearest_license
 from vanilla_transformer.training.presets import PRESETS, RecipePreset
 from vanilla_transformer.training.schedules import noam_factor
@@ -48,10 +53,6 @@ __all__ = [
     "RecipeError",
     "StopSection",
     "TokenizerSection",
-    "build_section",
-    "override_fields",
-    "read_values",
-    "set_field",
 ]
 
 
@@ -334,6 +335,8 @@ class Recipe:
     card: CardSection = field(default_factory=CardSection)
 
     def __post_init__(self) -> None:
+        if isinstance(self.start_from, str) and self.start_from.startswith("~"):
+            self.start_from = str(Path(self.start_from).expanduser())  # which transformers does not do
         task = TASKS.get(self.task)
         if task is None or not all(isinstance(x, dict) for x in (self.model, self.training, self.generation)):
             return  # `check` will say so
@@ -377,8 +380,8 @@ class Recipe:
         """Read a recipe file and apply `name=value` overrides.
 
         Raises:
-            RecipeError: for a file that is missing or no YAML mapping, an unknown field (naming the nearest one), or a
-                value of the wrong type.
+            RecipeError: for a file that is missing or no YAML mapping, an unknown field (naming the nearest one), a value
+                of the wrong type, an ablation's recipe, and for all that [`Recipe.check`] refuses.
         """
         values = override_fields(read_values(path), overrides)
         if "ablation" in values:
@@ -414,10 +417,10 @@ class Recipe:
             RecipeError: in one sentence.
         """
         if self.task not in TASKS:
-            raise RecipeError(f"task: {self.task!r} is unknown; {_suggest(self.task, TASKS)}")
+            raise RecipeError(f"task: {self.task!r} is unknown; {suggest(self.task, TASKS)}")
         task = TASKS[self.task]
         if self.preset is not None and self.preset not in PRESETS:
-            hint = _suggest(self.preset, PRESETS)
+            hint = suggest(self.preset, PRESETS)
             if self.preset in VanillaTransformerConfig.presets():
                 hint = "an architecture is named by model.preset."
             raise RecipeError(f"preset: {self.preset!r} is unknown; {hint}")
@@ -426,62 +429,15 @@ class Recipe:
         for name in ("id2label", "label2id", "num_labels", "problem_type"):
             if name in self.model:
                 raise RecipeError(f"model.{name} follows from the data; leave it out.")
-        _known(self.model, config_fields | set(VanillaTransformerConfig.attribute_map) | {"preset"}, "model")
+        check_known(self.model, config_fields | set(VanillaTransformerConfig.attribute_map) | {"preset"}, "model")
         self.config()
-        training_fields = {f.name for f in dataclasses.fields(task.arguments_class)}
-        for name in self.training:
-            if name in _SET_ELSEWHERE:
-                raise RecipeError(f"training.{name} is set by {_SET_ELSEWHERE[name]} in a recipe; set it there.")
-            if name in _WITHOUT_EFFECT:
-                raise RecipeError(f"training.{name} has no effect on batches by token budget; leave it out.")
-            if name in _CONTRADICTING:
-                raise RecipeError(
-                    f"training.{name} contradicts how a recipe's run is evaluated, scored and resumed; leave it out."
-                )
-        _known(self.training, training_fields - set(_SET_ELSEWHERE) - _WITHOUT_EFFECT - _CONTRADICTING, "training")
-        if "hub_token" in self.training:
-            raise RecipeError(
-                "training.hub_token would stand in the recipe that is saved and pushed with the run; log in with "
-                "`hf auth login`, or set the environment variable HF_TOKEN."
-            )
-        if self.training.get("hub_strategy", "end") != "end":
-            raise RecipeError("training.hub_strategy must be end: a run is pushed when it is finished; leave it out.")
-        for name, value in self.training.items():
-            if value is False and name.endswith("_strategy"):
-                self.training[name] = value = "no"  # which is what YAML reads as false
-            if name != "learning_rate" or noam_factor(value) is None:
-                _typed(value, get_type_hints(task.arguments_class)[name], f"training.{name}")
-        best = self._best_score
-        if best not in task.scores:
-            raise RecipeError(f"training.metric_for_best_model={best!r} is no score; {_suggest(best, task.scores)}")
-        if best != "loss" and self.training.get("predict_with_generate") is False:
-            raise RecipeError(
-                f"training.metric_for_best_model={best!r} is of generated text; set it to loss, or leave out "
-                "training.predict_with_generate=false."
-            )
-        if noam_factor(self.training["learning_rate"]) is not None and self.training["warmup_steps"] < 1:
-            raise RecipeError(
-                f"training.warmup_steps={self.training['warmup_steps']}: learning_rate noam needs a number of updates of "
-                "at least 1; set it, or learning_rate to a number."
-            )
+        self._check_training(task)
         if self.evaluation.tokenize not in BLEU.TOKENIZERS:
             raise RecipeError(
                 f"evaluation.tokenize={self.evaluation.tokenize!r} is no tokenizer of sacrebleu; "
-                f"{_suggest(self.evaluation.tokenize, BLEU.TOKENIZERS)}"
+                f"{suggest(self.evaluation.tokenize, BLEU.TOKENIZERS)}"
             )
-        own = {name: v for name, v in _OWN_GENERATION_FIELDS.items() if name in task.generation_fields}
-        if self.generation.get("length_penalty_form", "power") not in ("power", "gnmt"):
-            raise RecipeError("generation.length_penalty_form must be 'power' or 'gnmt'.")
-        _known(self.generation, {*GenerationConfig().to_dict(), *own}, "generation")
-        # transformers has no types for these, but defaults
-        for name, default in {**GenerationConfig._get_default_generation_params(), **own}.items():
-            if name in self.generation and type(default) in (int, float):
-                _typed(self.generation[name], type(default) | None, f"generation.{name}")
-        try:  # as it will be checked whenever the model is saved
-            GenerationConfig(**{n: v for n, v in self.generation.items() if n not in own}).validate(strict=True)
-        except ValueError as error:
-            _, _, reason = " ".join(str(error).split()).partition(": - ")
-            raise RecipeError(f"generation: {(reason or str(error)).partition(' If you')[0].rstrip('.')}.") from error
+        self._check_generation(task)
         for name in ("train", "validation"):
             if not getattr(self.data, name):
                 raise RecipeError(
@@ -542,6 +498,64 @@ class Recipe:
         if self.tokenizer.kind not in ("bpe", "wordpiece", "characters"):
             raise RecipeError(f"tokenizer.kind={self.tokenizer.kind!r} must be 'bpe', 'wordpiece' or 'characters'.")
 
+    def _check_training(self, task: type[Task]) -> None:
+        """Refuse fields of TrainingArguments that a run sets itself or cannot have, and values of the wrong type."""
+        training_fields = {f.name for f in dataclasses.fields(task.arguments_class)}
+        for name in self.training:
+            if name in _SET_ELSEWHERE:
+                raise RecipeError(f"training.{name} is set by {_SET_ELSEWHERE[name]} in a recipe; set it there.")
+            if name in _WITHOUT_EFFECT:
+                raise RecipeError(f"training.{name} has no effect on batches by token budget; leave it out.")
+            if name in _CONTRADICTING:
+                raise RecipeError(
+                    f"training.{name} contradicts how a recipe's run is evaluated, scored and resumed; leave it out."
+                )
+        check_known(
+            self.training, training_fields - set(_SET_ELSEWHERE) - _WITHOUT_EFFECT - _CONTRADICTING, "training"
+        )
+        if "hub_token" in self.training:
+            raise RecipeError(
+                "training.hub_token would stand in the recipe that is saved and pushed with the run; log in with "
+                "`hf auth login`, or set the environment variable HF_TOKEN."
+            )
+        if self.training.get("hub_strategy", "end") != "end":
+            raise RecipeError("training.hub_strategy must be end: a run is pushed when it is finished; leave it out.")
+        for name, value in self.training.items():
+            if value is False and name.endswith("_strategy"):
+                self.training[name] = value = "no"  # which is what YAML reads as false
+            if name != "learning_rate" or noam_factor(value) is None:
+                typed(value, get_type_hints(task.arguments_class)[name], f"training.{name}")
+        best = self._best_score
+        if best not in task.scores:
+            raise RecipeError(f"training.metric_for_best_model={best!r} is no score; {suggest(best, task.scores)}")
+        if best != "loss" and self.training.get("predict_with_generate") is False:
+            raise RecipeError(
+                f"training.metric_for_best_model={best!r} is of generated text; set it to loss, or leave out "
+                "training.predict_with_generate=false."
+            )
+        if noam_factor(self.training["learning_rate"]) is not None and self.training["warmup_steps"] < 1:
+            raise RecipeError(
+                f"training.warmup_steps={self.training['warmup_steps']}: learning_rate noam needs a number of updates of "
+                "at least 1; set it, or learning_rate to a number."
+            )
+
+    def _check_generation(self, task: type[Task]) -> None:
+        """Refuse what transformers would refuse when the model is saved."""
+        own = {name: v for name, v in _OWN_GENERATION_FIELDS.items() if name in task.generation_fields}
+        if self.generation.get("length_penalty_form", "power") not in ("power", "gnmt"):
+            form = self.generation["length_penalty_form"]
+            raise RecipeError(f"generation.length_penalty_form={form!r} must be 'power' or 'gnmt'.")
+        check_known(self.generation, {*GenerationConfig().to_dict(), *own}, "generation")
+        # transformers has no types for these, but defaults
+        for name, default in {**GenerationConfig._get_default_generation_params(), **own}.items():
+            if name in self.generation and type(default) in (int, float):
+                typed(self.generation[name], type(default) | None, f"generation.{name}")
+        try:  # as it will be checked whenever the model is saved
+            GenerationConfig(**{n: v for n, v in self.generation.items() if n not in own}).validate(strict=True)
+        except ValueError as error:
+            _, _, reason = " ".join(str(error).split()).partition(": - ")
+            raise RecipeError(f"generation: {(reason or str(error)).partition(' If you')[0].rstrip('.')}.") from error
+
     def _check_averaging(self) -> None:
         """Refuse means and an end of training for which there would be nothing to go by."""
         for name, value in (
@@ -592,7 +606,7 @@ class Recipe:
                 f"card.license_name={card.license_name!r} must be an identifier in lower case, such as 'my-license-1.0'."
             )
         if card.title is not None and (not card.title.strip() or "\n" in card.title):
-            raise RecipeError("card.title must be one line that is not empty.")
+            raise RecipeError(f"card.title={card.title!r} must be one line that is not empty.")
         if card.watts is not None and not 0 < card.watts < math.inf:
             raise RecipeError(f"card.watts={card.watts} must be a number above 0.")
         if card.grams_co2_per_kwh is not None and not 0 <= card.grams_co2_per_kwh < math.inf:
@@ -606,30 +620,20 @@ class Recipe:
             raise RecipeError(
                 f"data.block_size={block} is above batches.max_tokens={self.batches.max_tokens}; raise that."
             )
-        longest = self.new_task().longest_text
+        task = self.new_task()
+        longest, field = task.longest_text, f"data.{task.longest_field}"
         if config.position_encoding == "learned" and longest > config.max_position_embeddings:
             raise RecipeError(
-                f"texts of {longest} tokens (data.{self._longest_field}) are longer than the learned positions of the model; "
-                f"set model.max_position_embeddings to at least {longest}, or lower data.{self._longest_field}."
+                f"texts of {longest} tokens ({field}) are longer than the learned positions of the model; "
+                f"set model.max_position_embeddings to at least {longest}, or lower {field}."
             )
-
-    @property
-    def _longest_field(self) -> str:
-        if self.task == "seq2seq":
-            return "max_source_length and max_target_length"
-        return "block_size" if self.data.block_size else "max_length"
 
     def _check_sections(self, task: type[Task]) -> None:
         """Refuse settings that mean nothing for the task."""
         for section, values, common, used in (
             ("data", self.data, {"train", "validation", "test", "license"}, task.data_fields),
             ("tokenizer", self.tokenizer, set(_TOKENIZER_OF_ALL), task.tokenizer_fields),
-            (
-                "evaluation",
-                self.evaluation,
-                {"sentences"},
-                {"num_beams", "tokenize"} if task.name == "seq2seq" else set(),
-            ),
+            ("evaluation", self.evaluation, {"sentences"}, task.evaluation_fields),
         ):
             for f in dataclasses.fields(values):
                 default = task.tokenizer_kind if f.name == "kind" else getattr(type(values)(), f.name)
@@ -670,7 +674,7 @@ class Recipe:
         """
         part = self.data_parts()[name]
         task = self.new_task()
-        _known(part, set(task.part_fields), name)
+        check_known(part, set(task.part_fields), name)
         try:
             return task.specification(part)
         except (TypeError, ValueError) as error:
@@ -723,11 +727,10 @@ class Recipe:
     def _begun(self) -> dict[str, Any]:
         """The configuration of the model to start from."""
         start = str(self.start_from)
-        if start.startswith((".", "/", "~")) or Path(start).exists() or start.count("/") != 1:
-            folder = Path(start).expanduser()
-            if not (folder / "config.json").is_file():
-                kind = "holds no config.json" if folder.is_dir() else "is not there"
-                raise RecipeError(f"start_from: {start} {kind}; name the folder of a finished run or saved model.")
+        is_folder = start.startswith((".", "/")) or Path(start).exists() or start.count("/") != 1
+        if is_folder and not (Path(start) / "config.json").is_file():
+            kind = "holds no config.json" if Path(start).is_dir() else "is not there"
+            raise RecipeError(f"start_from: {start} {kind}; name the folder of a finished run or saved model.")
         try:
             begun = AutoConfig.from_pretrained(start)
         except (AttributeError, KeyError, TypeError) as error:
@@ -766,126 +769,3 @@ class Recipe:
 
         before, now = binding(earlier), binding(self)
         return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-
-
-def _suggest(name: str, choices: Iterable[str]) -> str:
-    choices = sorted(choices)
-    near = difflib.get_close_matches(name, choices, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"the choices are {', '.join(choices)}."
-
-
-def _known(given: Mapping[str, Any], choices: set[str], section: str) -> None:
-    if not isinstance(given, Mapping):
-        raise RecipeError(f"{section} must be a mapping of fields to values, not {given!r}.")
-    for name in given:
-        if name not in choices:
-            raise RecipeError(f"unknown field {section}.{name}; {_suggest(str(name), choices)}")
-
-
-def build_section(section: type, values: Any, prefix: str) -> Any:
-    """A dataclass of a recipe from plain values, checked field by field.
-
-    Args:
-        prefix: what comes before the names of fields in a sentence.
-
-    Raises:
-        RecipeError: for an unknown field, naming the nearest one, and for a value of the wrong type.
-    """
-    fields = {f.name: f for f in dataclasses.fields(section)}
-    if not isinstance(values, Mapping):
-        raise RecipeError(f"{prefix.rstrip('.')} must be a mapping of fields to values, not {values!r}.")
-    hints = get_type_hints(section)
-    given: dict[str, Any] = {}
-    for name, value in values.items():
-        if name not in fields:
-            raise RecipeError(f"unknown field {prefix}{name}; {_suggest(str(name), fields)}")
-        hint = hints[name]
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            given[name] = build_section(hint, {} if value is None else value, f"{prefix}{name}.")
-        else:
-            given[name] = _typed(value, hint, f"{prefix}{name}")
-    missing = [
-        name
-        for name, f in fields.items()
-        if name not in given and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise RecipeError(f"{prefix}{missing[0]} is missing in the recipe.")
-    return section(**given)
-
-
-def _typed(value: Any, hint: Any, name: str) -> Any:
-    """The value, where it is of the field's type; whole numbers pass as floats."""
-    options = (hint,) if get_origin(hint) in (dict, list) else get_args(hint) or (hint,)
-    allowed = tuple(get_origin(option) or option for option in options)
-    if float in allowed and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    wrong_bool = isinstance(value, bool) and bool not in allowed
-    if wrong_bool or not isinstance(value, allowed):
-        names = " or ".join("nothing" if option is type(None) else option.__name__ for option in allowed)
-        raise RecipeError(f"{name}={value!r} is of the wrong type: it must be {names}.")
-    if isinstance(value, float) and math.isnan(value):
-        raise RecipeError(
-            f"{name}=nan compares with nothing; give a number{' or null' if type(None) in allowed else ''}."
-        )
-    return value
-
-
-def read_values(path: str | Path) -> dict[str, Any]:
-    """The plain values of a recipe file.
-
-    Raises:
-        RecipeError: for a file that is missing or no YAML mapping.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise RecipeError(f"there is no recipe {path}; recipes of the project are in scripts/recipes.")
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" at line {where.line + 1}" if where else ""
-        raise RecipeError(f"{path} is not valid YAML{line}: {getattr(error, 'problem', None) or error}.") from error
-    if not isinstance(values, dict):
-        raise RecipeError(f"{path} holds no recipe: it must be a mapping of fields to values.")
-    return values
-
-
-def override_fields(values: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """The values of a recipe with `name=value` overrides applied; dots in a name lead into sections.
-
-    Raises:
-        RecipeError: for an override that is not of that form.
-    """
-    values = copy.deepcopy(values)
-    for override in overrides:
-        _override(values, override)
-    return values
-
-
-def _override(values: dict[str, Any], override: str) -> None:
-    name, separator, text = override.partition("=")
-    if not separator or not name:
-        raise RecipeError(f"{override!r} is no override: write name=value, such as training.max_steps=1000.")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"the value of {override!r} is not valid YAML.") from error
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            value = float(value)  # YAML reads 5e-3 as text
-    set_field(values, name, value)
-
-
-def set_field(values: dict[str, Any], name: str, value: Any) -> None:
-    """Set a field in the plain values of a recipe; dots in its name lead into sections.
-
-    Raises:
-        RecipeError: where what should be a section is a value.
-    """
-    *sections, last = name.split(".")
-    for section in sections:
-        values = values.setdefault(section, {})
-        if not isinstance(values, dict):
-            raise RecipeError(f"{name} cannot be set: {section} is a value, not a section.")
-    values[last] = value

@@ -27,7 +27,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
-from vanilla_transformer.hub import PushError, check_access, push_folder
+from vanilla_transformer.hub import PushError, ensure_repository, push_folder
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.averaging import average_weights
@@ -103,7 +103,7 @@ def run_recipe(
         arguments.eval_on_start = False  # the unbroken run has no evaluation here
     repository = None
     if arguments.push_to_hub and first_process:
-        repository = check_access(
+        repository = ensure_repository(
             _repository(arguments),
             private=arguments.hub_private_repo,
             what="a model that is not yet trained",
@@ -260,6 +260,8 @@ def _say_nothing(line: str) -> None:
 def training_arguments(recipe: Recipe, **overrides: Any) -> TrainingArguments:
     """The recipe's training section for transformers, with what this machine and all runs of the package need.
 
+    On several processes it also sees to it that this one ends in order ([`leave_in_order`]).
+
     Args:
         overrides: fields in the place of the recipe's.
 
@@ -307,7 +309,7 @@ def _check_trackers(names: list[str]) -> None:
             INTEGRATION_TO_CALLBACK[name]()
         except (ImportError, RuntimeError) as error:
             raise RecipeError(
-                f"training.report_to={name!r} needs a package that is not installed: pip install {name}, or leave it out."
+                f"training.report_to={name!r} cannot be used: {' '.join(str(error).split()).rstrip('.')}; or leave it out."
             ) from error
 
 

@@ -5,6 +5,7 @@ A run that is killed or that fills the disk leaves at most the folder `partial` 
 """
 
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ __all__ = ["PARTIAL", "delete_folder", "errors_of_writing", "move_whole", "whole
 
 PARTIAL = "partial"
 """Name of the folder in a run's folder that holds what is not yet written to its end, or is being deleted."""
+
+
+_PLACES_IN_TORCH = re.compile("inline_container|iostream|PytorchStream")
 
 
 @contextmanager
@@ -84,11 +88,13 @@ def errors_of_writing(what: object, remedy: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # safetensors and torch.save have errors of their own, and tokenizers raises nothing more special than `Exception`
-        if not isinstance(error, (OSError, SafetensorError, RuntimeError)) and type(error) is not Exception:
+        # torch.save says no more than where in its source; other RuntimeErrors are none of writing
+        of_torch = isinstance(error, RuntimeError) and _PLACES_IN_TORCH.search(str(error))
+        # safetensors has errors of its own, and tokenizers raises nothing more special than `Exception`
+        if not (of_torch or isinstance(error, (OSError, SafetensorError)) or type(error) is Exception):
             raise
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
-        if "inline_container" in reason or "iostream" in reason:  # torch.save says no more than where in its source
+        if of_torch:
             reason = "not all of it could be written, as on a full disk"
         raise OSError(f"{what} could not be written: {reason}; {remedy}.") from error
 

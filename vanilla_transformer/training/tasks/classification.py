@@ -243,7 +243,10 @@ class TokenClassification(Classification):
                 names.append(first_pieces(words, tags))
                 row_ids.append(batch["id"][number])
         if not rows:
-            raise ValueError("No sentence is short enough. " + "; ".join(x.strip() for x in part.report.lines()))
+            raise ValueError(
+                "No sentence is short enough; raise data.max_length. "
+                + "; ".join(x.strip() for x in part.report.lines())
+            )
         return LabelledRows(rows, names, row_ids)
 
     @staticmethod

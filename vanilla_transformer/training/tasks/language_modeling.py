@@ -1,4 +1,4 @@
-"""Language models: continuing a text with a decoder, filling in hidden tokens with an encoder."""
+"""Language models: continuing a text with a decoder, filling in masked tokens with an encoder."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -191,7 +191,10 @@ class LanguageModeling(TextTask):
                     texts.append(np.asarray(ids))
                     ids_of_texts.append(row_id)
         if not texts:
-            raise ValueError("No text is short enough. " + "; ".join(line.strip() for line in part.report.lines()))
+            raise ValueError(
+                "No text is short enough; raise data.max_length. "
+                + "; ".join(line.strip() for line in part.report.lines())
+            )
         return texts, ids_of_texts
 
     @staticmethod
@@ -273,7 +276,7 @@ class CausalLanguageModeling(LanguageModeling):
 
 
 class MaskedLanguageModeling(LanguageModeling):
-    """An encoder that fills in hidden tokens; where classifiers start from when labels are few."""
+    """An encoder that fills in masked tokens; where classifiers start from when labels are few."""
 
     name = "masked-lm"
     head = VanillaTransformerForMaskedLM
@@ -282,10 +285,10 @@ class MaskedLanguageModeling(LanguageModeling):
     scores = ("loss", "perplexity", "accuracy")
     pipeline_tag = "fill-mask"
     score_columns = (
-        ScoreColumn("loss", "cross entropy (nats a hidden token)"),
+        ScoreColumn("loss", "cross entropy (nats a masked token)"),
         ScoreColumn("perplexity", "perplexity"),
         ScoreColumn("accuracy", "accuracy", "{:.1%}"),
-        ScoreColumn("tokens", "hidden tokens", "{:,}"),
+        ScoreColumn("tokens", "masked tokens", "{:,}"),
     )
 
     @property
@@ -302,12 +305,12 @@ class MaskedLanguageModeling(LanguageModeling):
 
     def score_line(self, scores: dict[str, Any]) -> str:
         return (
-            f"cross entropy {scores['loss']:.4f} nats a hidden token  accuracy {100 * scores['accuracy']:.1f} %  "
-            f"({scores['tokens']:,} hidden tokens)"
+            f"cross entropy {scores['loss']:.4f} nats a masked token  accuracy {100 * scores['accuracy']:.1f} %  "
+            f"({scores['tokens']:,} masked tokens)"
         )
 
     def purpose(self) -> str:
-        return f"to fill in hidden tokens of texts{self.in_language}"
+        return f"to fill in masked tokens of texts{self.in_language}"
 
     @property
     def intended_use(self) -> str:
@@ -323,4 +326,4 @@ class MaskedLanguageModeling(LanguageModeling):
         )
 
     def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
-        return [("accuracy", "accuracy of hidden tokens", scores["accuracy"])]
+        return [("accuracy", "accuracy of masked tokens", scores["accuracy"])]

@@ -19,10 +19,11 @@ from vanilla_transformer.data.packing import PackPairs
 from vanilla_transformer.data.preparation import iterate_texts, pair_lengths, tokenize_pairs
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.sources import ParallelData, load_parallel
-from vanilla_transformer.generation.translate import TARGET_TOKENIZER, Translator
+from vanilla_transformer.generation.translate import TARGET_TOKENIZER, Translator, has_target_tokenizer
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.tokenization import train_tokenizer
 from vanilla_transformer.training.metrics import GenerationMetrics, score_texts
+from vanilla_transformer.training.presets import PAPER
 from vanilla_transformer.training.tasks.task import TRAINING_DEFAULTS, Part, ScoreColumn, Task, load_tokenizer
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
 
@@ -42,23 +43,16 @@ class Seq2Seq(Task):
     trainer_class = Seq2SeqTokenTrainer
     training_defaults = {
         **TRAINING_DEFAULTS,
-        "learning_rate": "noam",
-        "lr_scheduler_type": "inverse_sqrt",
-        "warmup_steps": 4000,
-        "max_grad_norm": 0.0,
+        **PAPER.training,
         "metric_for_best_model": "bleu",
         "predict_with_generate": True,
     }
     model_defaults = {"label_smoothing": 0.1}  # section 5.4
-    generation_defaults = {  # section 6.1
-        "num_beams": 4,
-        "length_penalty": 0.6,
-        "length_penalty_form": "gnmt",
-        "max_length_over_source": 50,
-    }
+    generation_defaults = PAPER.generation
     generates = True
     data_fields = frozenset({"source_language", "target_language", "max_source_length", "max_target_length"})
     tokenizer_fields = frozenset({"shared"})
+    evaluation_fields = frozenset({"num_beams", "tokenize"})
     part_fields = frozenset({field.name for field in fields(ParallelData)})
     generation_fields = frozenset({"length_penalty_form", "max_length_over_source"})
     curves = (("bleu", "BLEU", 1), ("chrf", "chrF", 1), ("exact_match", "exact match (%)", 100))
@@ -74,9 +68,7 @@ class Seq2Seq(Task):
         ScoreColumn("bleu_signature", "signature"),
     )
 
-    def __init__(self, recipe: Any):
-        super().__init__(recipe)
-        self.target_tokenizer: PreTrainedTokenizerBase
+    target_tokenizer: PreTrainedTokenizerBase
 
     @property
     def separate(self) -> bool:
@@ -96,8 +88,8 @@ class Seq2Seq(Task):
         ready = ready or section.path or self.recipe.start_from
         if ready is not None:
             self.tokenizer = self.target_tokenizer = load_tokenizer(ready)
-            if (separate := Path(ready) / TARGET_TOKENIZER).is_dir():
-                self.target_tokenizer = load_tokenizer(separate)
+            if has_target_tokenizer(ready):
+                self.target_tokenizer = load_tokenizer(ready, TARGET_TOKENIZER)
             return
 
         def trained(*columns: str) -> PreTrainedTokenizerBase:
@@ -197,6 +189,10 @@ class Seq2Seq(Task):
     def longest_text(self) -> int:
         return max(self.recipe.data.max_source_length, self.recipe.data.max_target_length)
 
+    @property
+    def longest_field(self) -> str:
+        return "max_source_length and max_target_length"
+
     def purpose(self) -> str:
         languages = [code for code in (self.recipe.data.source_language, self.recipe.data.target_language) if code]
         return f"to turn {' into '.join(languages)}" if languages else "on pairs of texts"
@@ -206,7 +202,7 @@ class Seq2Seq(Task):
         return "Writing the other side of texts such as it was trained on, one at a time, where somebody reads the result."
 
     def use(self) -> str:
-        separate = not self.recipe.tokenizer.shared
+        separate = self.separate
         target = 'target_tokenizer = AutoTokenizer.from_pretrained(".", subfolder="target_tokenizer")\n'
         return (
             "import vanilla_transformer  # makes the model type known to transformers\n"

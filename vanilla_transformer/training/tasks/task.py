@@ -115,6 +115,7 @@ class Task(ABC):
     packs: ClassVar[bool] = True
     data_fields: ClassVar[frozenset[str]] = frozenset()
     tokenizer_fields: ClassVar[frozenset[str]] = frozenset()
+    evaluation_fields: ClassVar[frozenset[str]] = frozenset()
     tokenizer_kind: ClassVar[str] = "bpe"
     part_fields: ClassVar[frozenset[str]]
     generation_fields: ClassVar[frozenset[str]] = frozenset({"length_penalty_form"})
@@ -309,6 +310,11 @@ class Task(ABC):
     def longest_text(self) -> int:
         """The number of tokens of the longest text that training may have seen; of a side, where there are two."""
 
+    @property
+    @abstractmethod
+    def longest_field(self) -> str:
+        """The field of the recipe's data section that says so."""
+
     @abstractmethod
     def purpose(self) -> str:
         """What the model does, to follow "trained from scratch" on the card."""
@@ -356,8 +362,8 @@ class PadRows:
         return {**batch, "attention_mask": (places < lengths.unsqueeze(1)).long()}
 
 
-def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
-    """A tokenizer from a folder or the Hub.
+def load_tokenizer(folder: str | Path, subfolder: str = "") -> PreTrainedTokenizerBase:
+    """A tokenizer from a folder or the Hub, or from a folder in these.
 
     Raises:
         RecipeError: where there is none.
@@ -365,9 +371,9 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
     if Path(folder).is_dir() and not any(Path(folder).glob("tokenizer*")):
         raise RecipeError(f"{folder} holds no tokenizer; save the one that belongs to the model there.")
     try:
-        return AutoTokenizer.from_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder, subfolder=subfolder)
     except Exception as error:  # `tokenizers` raises nothing more special for a damaged file
-        reason = str(error).partition("\n")[0]
+        reason = " ".join(str(error).split())
         raise RecipeError(f"{folder} holds no tokenizer that can be loaded: {reason}") from error
 
 
@@ -444,7 +450,7 @@ class TextTask(Task):
 
     @property
     def special_tokens(self) -> dict[str, bool]:
-        """Which special tokens the tokenizer adds to a text, and whether it has one that stands for a hidden token."""
+        """Which special tokens the tokenizer adds to a text, and whether it has one that stands for a masked token."""
         return {"add_bos": False, "add_eos": True, "mask_token": False}
 
     def texts(self, dataset: "Dataset") -> Any:
@@ -467,6 +473,10 @@ class TextTask(Task):
     @property
     def longest_text(self) -> int:
         return self.recipe.data.block_size or self.recipe.data.max_length
+
+    @property
+    def longest_field(self) -> str:
+        return "block_size" if self.recipe.data.block_size else "max_length"
 
     @property
     def in_language(self) -> str:
