@@ -652,7 +652,8 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
                 "larger ones."
             )
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        decoder = self.base_model.decoder if self.config.is_encoder_decoder else None
+        # a stack alone has none
+        decoder = getattr(self.base_model, "decoder", None) if self.config.is_encoder_decoder else None
         if decoder is not None and embeddings.num_embeddings != decoder.embed_tokens.num_embeddings:
             decoder.embed_tokens = self._get_resized_embeddings(
                 decoder.embed_tokens, embeddings.num_embeddings, mean_resizing=mean_resizing

@@ -65,8 +65,8 @@ def check_equality(theirs: PreTrainedModel, ours: VanillaTransformerPreTrainedMo
 def measure_equality(theirs: PreTrainedModel, ours: VanillaTransformerPreTrainedModel) -> Equality:
     """Compare a model of a family with one of ours, in float32.
 
-    Batches hold random tokens in rows of several lengths, padded on the right, then on the left. Greedy search and 4 beams write 12 tokens, or
-    as many as there are positions for.
+    Batches hold random tokens in rows of several lengths, padded on the right, then on the left. Greedy search and 4 beams
+    write 12 tokens, or as many as there are positions for.
 
     Args:
         theirs, ours: in either order of conversion; left as they are.
