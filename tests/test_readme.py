@@ -214,9 +214,9 @@ def test_br47_python_blocks_of_cards_run(name, tmp_path, monkeypatch):
 
 def write_data(values):
     """A few lines in the place of each file that a recipe names."""
-    for number, part in enumerate(
-        [values["data"]["train"], values["data"]["validation"], *values["data"]["test"].values()]
-    ):
+    parts = [values["data"]["train"], values["data"]["validation"], *values["data"]["test"].values()]
+    # training last, as others may be portions of its file
+    for number, part in reversed(list(enumerate(parts))):
         pairs = list(reversed_words(6 if number else 60, number))
         for field, file in part.items():
             if field not in ("path", "source", "target"):
