@@ -407,7 +407,6 @@ def test_trackers_that_are_not_there(tmp_path, monkeypatch, name, sentence):
 def test_trackio_gets_every_loss_and_score(tmp_path, monkeypatch):
     """On this machine, where nothing else is asked for; its data base says what it has."""
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    pytest.importorskip("trackio")
     result = run(recipe_values(tmp_path), ["training.report_to=trackio", "training.project=mine", "data.test={}"])
     with closing(sqlite3.connect(tmp_path / "trackio" / "mine.db")) as base:
         records = [json.loads(metrics) for (metrics,) in base.execute("SELECT metrics FROM metrics ORDER BY id")]
@@ -417,7 +416,6 @@ def test_trackio_gets_every_loss_and_score(tmp_path, monkeypatch):
 
 
 def test_tensorboard_gets_every_loss_and_score(tmp_path):
-    pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     result = run(recipe_values(tmp_path), ["training.report_to=tensorboard", "data.test={}"])
