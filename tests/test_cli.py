@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig
-from transformers.utils.import_utils import is_serve_available
 
 import vanilla_transformer as vt
 from runs import ROOT, recipe_values, reversed_words, save_translator, word_tokenizer, write_pairs
@@ -352,7 +351,6 @@ def test_serve_says_what_it_lacks(refused, monkeypatch):
     assert "serving needs more packages: pip install 'transformers[serving]'" in refused("serve", "runs/mine")
 
 
-@pytest.mark.skipif(not is_serve_available(), reason="transformers[serving] is not installed")
 def test_a_language_model_answers_over_http(tmp_path):
     tokenizer = train_tokenizer([source for source, _ in reversed_words(100, 0)], 280, add_eos=False)
     model = tiny_model("decoder-only", vocab_size=len(tokenizer))
