@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from transformers.utils.hub import CHAT_TEMPLATE_DIR
 
 from vanilla_transformer.hub import TOKENIZER
 from vanilla_transformer.training.saving import whole_folder
@@ -18,7 +19,7 @@ __all__ = ["average_checkpoints", "average_weights"]
 WEIGHTS = "model.safetensors"
 
 # `*token*` is also the folder of the target side's tokenizer
-_BESIDE_WEIGHTS = ("config.json", "generation_config.json", "*.py", "*token*", *TOKENIZER)
+_BESIDE_WEIGHTS = ("config.json", "generation_config.json", "*.py", "*token*", *TOKENIZER, CHAT_TEMPLATE_DIR)
 
 
 def _weight_files(folder: Path) -> list[Path]:
