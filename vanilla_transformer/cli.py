@@ -3,6 +3,7 @@
 What reads data or trains is imported by the command that needs it, and after its arguments are checked.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -405,7 +406,7 @@ def _named_config(model: str) -> "VanillaTransformerConfig":
     presets = VanillaTransformerConfig.presets()
     if model in presets:
         return VanillaTransformerConfig.from_preset(model)
-    model = str(Path(model).expanduser()) if model.startswith("~") else model
+    model = os.path.expanduser(model)
     if not Path(model).is_dir() and "/" not in model:
         near = difflib.get_close_matches(model, presets, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "--list shows the presets."
