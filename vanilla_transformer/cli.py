@@ -91,6 +91,7 @@ def train_tokenizer_command(
 ) -> None:
     """Train a byte-level BPE tokenizer that AutoTokenizer loads."""
     from vanilla_transformer.tokenization import train_tokenizer
+    from vanilla_transformer.training.saving import errors_of_writing
 
     def lines() -> Iterator[str]:
         for path in texts:
@@ -98,7 +99,8 @@ def train_tokenizer_command(
                 yield from _lines(stream, str(path))
 
     tokenizer = train_tokenizer(lines(), vocab_size, lowercase=lowercase)
-    tokenizer.save_pretrained(output)
+    with errors_of_writing(output, "make room and train it again"):
+        tokenizer.save_pretrained(output)
     _say(f"{len(tokenizer):,} entries saved in {output}")
 
 
