@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader
 from vanilla_transformer.training.checkpoints import update_of
 from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.run import training_arguments
+from vanilla_transformer.training.saving import errors_of_writing
 from vanilla_transformer.training.schedules import inverse_sqrt_schedule
 
 
@@ -90,8 +91,9 @@ def main(recipe: Recipe, resume: bool) -> None:
     accelerator.register_load_state_pre_hook(partial(load_weights, accelerator))
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
-        recipe.save(folder / "recipe.yaml")
-        task.save(folder)
+        with errors_of_writing(folder, "make room and start again"):
+            recipe.save(folder / "recipe.yaml")
+            task.save(folder)
     set_seed(recipe.seed)  # what dropout draws does not depend on how much the start of the model has drawn
     random_state = None
     if checkpoint:
@@ -142,7 +144,8 @@ def main(recipe: Recipe, resume: bool) -> None:
             save(accelerator, folder, progress)
 
     if accelerator.is_main_process:
-        accelerator.unwrap_model(model).save_pretrained(folder)
+        with errors_of_writing(f"the model in {folder}", "make room and go on with --resume"):
+            accelerator.unwrap_model(model).save_pretrained(folder)
 
 
 @torch.no_grad()
@@ -181,7 +184,8 @@ def load_weights(accelerator: Accelerator, models: list[Any], folder: str) -> No
 def save(accelerator: Accelerator, folder: Path, progress: Progress) -> None:
     """Model, optimizer, schedule, progress and random states, whole or not at all, in the place of those before."""
     unfinished = folder / "partial"
-    accelerator.save_state(str(unfinished))
+    with errors_of_writing(folder / f"checkpoint-{progress.updates}", "make room and go on with --resume"):
+        accelerator.save_state(str(unfinished))
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         old = list(folder.glob("checkpoint-*"))

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -120,6 +121,17 @@ def power_cut(update):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="power cut"):
         patch.setattr(TokenTrainer, "training_step", failing)
         yield
+
+
+@contextmanager
+def files_of_at_most(size):
+    """Within it no file can be written beyond so many bytes, as on a disk that is full by then."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def scripted(monkeypatch, scores, name="bleu"):

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 
 import vanilla_transformer as vt
 from runs import (
     ROOT,
     equal_weights,
     every_update,
+    files_of_at_most,
     logged,
     power_cut,
     recipe_values,
@@ -163,6 +165,34 @@ def test_averaging_that_cannot_be_is_refused(tmp_path, override, sentence):
 
 
 # The moving average --------------------------------------------------------------------------------------------------
+
+
+def test_a_mean_or_a_tokenizer_that_the_disk_has_no_room_for_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "checkpoint-1").mkdir()
+    model = tiny_model()
+    model.config.save_pretrained(tmp_path / "checkpoint-1")
+    save_file(
+        {name: weight.clone() for name, weight in model.state_dict().items()},
+        tmp_path / "checkpoint-1/model.safetensors",
+    )
+    (tmp_path / "text").write_text("the cat sat\n" * 9)
+    for room, *command, place in (
+        [7_000, "average", str(tmp_path / "checkpoint-1"), "--output", str(tmp_path / "mean")],
+        [
+            1_000,
+            "train-tokenizer",
+            str(tmp_path / "text"),
+            "--vocab-size",
+            "262",
+            "--output",
+            str(tmp_path / "tokens"),
+        ],
+    ):
+        with files_of_at_most(room), pytest.raises(SystemExit, match="2"):
+            main([*command, place])
+        said = " ".join("".join(capsys.readouterr()).split())
+        assert "could not be written: " in said and "; make room and " in said
+    assert not (tmp_path / "mean").exists()
 
 
 def test_the_moving_average_is_its_formula_and_ties_count_once():

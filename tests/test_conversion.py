@@ -24,6 +24,7 @@ from vanilla_transformer.conversion.families import FAMILIES
 from vanilla_transformer.conversion.family import differences, shape_of
 from vanilla_transformer.conversion.folders import convert_folder
 from vanilla_transformer.conversion.verify import check_equality, measure_equality
+from vanilla_transformer.data.files import existing_file, load_hub
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.hub import model_files
 from vanilla_transformer.tokenization import train_tokenizer
@@ -809,13 +810,16 @@ SENTENCES = {
 }
 
 
-def fsmt_of_two_vocabularies(folder):
-    """A model with its tokenizer, which reads English and writes German."""
+def fsmt_of_two_vocabularies(folder, as_many=False):
+    """A model with its tokenizer, which reads English and writes German, with as many tokens or others."""
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     letters = sorted(
         {letter + end for lines in SENTENCES.values() for letter in "".join(lines) for end in ("", "</w>")}
     )
-    tokens = {"src": [*special, *letters, "cat</w>"], "tgt": [*special, "Katze</w>", *reversed(letters), "ei"]}
+    tokens = {
+        "src": [*special, *letters, "cat</w>", *["ca"] * as_many],
+        "tgt": [*special, "Katze</w>", *reversed(letters), "ei"],
+    }
     folder.mkdir()
     for side, words in tokens.items():
         (folder / f"{side}.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
@@ -832,7 +836,7 @@ def fsmt_of_two_vocabularies(folder):
     model.save_pretrained(folder)
 
 
-def marian_of_two_vocabularies(folder):
+def marian_of_two_vocabularies(folder, as_many=False):
     folder.mkdir()
     sizes = {}
     for language, lines in SENTENCES.items():
@@ -840,7 +844,7 @@ def marian_of_two_vocabularies(folder):
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
             model_prefix=str(trained),
-            vocab_size=60 + len(sizes),
+            vocab_size=60 + (0 if as_many else len(sizes)),
             minloglevel=2,
         )
         pieces = sentencepiece.SentencePieceProcessor(model_file=f"{trained}.model")
@@ -865,6 +869,21 @@ def marian_of_two_vocabularies(folder):
         decoder_start_token_id=2,
     )
     model.save_pretrained(folder)
+
+
+@pytest.mark.parametrize("make", [fsmt_of_two_vocabularies, marian_of_two_vocabularies])
+def test_two_vocabularies_of_as_many_tokens_are_two(tmp_path, make):
+    make(tmp_path / "theirs", as_many=True)
+    convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lambda line: None)
+    theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
+    translator = Translator.from_pretrained(tmp_path / "ours")
+    config = translator.model.config
+    assert config.vocab_size == config.target_vocab_size
+    source, target = SENTENCES["en"][3], SENTENCES["de"][3]
+    assert translator.tokenizer(source).input_ids == theirs(source).input_ids
+    written = translator.target_tokenizer(text_target=target).input_ids
+    assert theirs.decode(written, skip_special_tokens=True) == target
+    convert_folder(tmp_path / "ours", tmp_path / "back", to_transformers=True, say=lambda line: None)
 
 
 @pytest.mark.parametrize("make", [fsmt_of_two_vocabularies, marian_of_two_vocabularies])
@@ -935,6 +954,23 @@ def test_a_folder_of_the_home_is_where_a_run_starts_and_what_is_explained(tmp_pa
     tiny_model("encoder-decoder").save_pretrained(tmp_path / "ours")
     values = recipe_values(tmp_path) | {"start_from": "~/ours", "model": {}, "tokenizer": {}}
     assert Recipe.from_dict(values).start_from == str(tmp_path / "ours")
+    values = recipe_values(tmp_path) | {"output_dir": "~/run", "tokenizer": {"path": "~/ours"}}
+    recipe = Recipe.from_dict(values)
+    assert (recipe.output_dir, recipe.tokenizer.path) == (str(tmp_path / "run"), str(tmp_path / "ours"))
     with pytest.raises(SystemExit, match="0"):
         cli.main(["explain", "~/ours"])
     assert "13,960" in "".join(capsys.readouterr())
+
+
+def test_the_home_of_nobody_is_not_there(tmp_path):
+    values = recipe_values(tmp_path) | {"start_from": "~nobody-of-this-name/ours", "model": {}, "tokenizer": {}}
+    for look in (
+        lambda place: Recipe.from_dict(values),
+        lambda place: convert_folder(place, tmp_path / "theirs", say=lambda line: None),
+        Translator.from_pretrained,
+        cli._named_config,
+        existing_file,
+        load_hub,
+    ):
+        with pytest.raises((RecipeError, OSError, ValueError), match="~nobody-of-this-name/ours"):
+            look("~nobody-of-this-name/ours")

@@ -21,7 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import vanilla_transformer as vt
-from runs import logged, recipe_values, run_on_two
+from runs import files_of_at_most, logged, recipe_values, run_on_two
 from tiny import tiny_model
 from two_processes import LENGTHS, ROWS, VARIANTS, batch_of, numbers
 from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
@@ -322,6 +322,12 @@ def test_the_loop_refuses_what_it_does_not_do(tmp_path, loop):
     loop(values, "training.max_steps=4")
     with pytest.raises(RecipeError, match="set back seed"):
         loop(values, "seed=2", resume=True)
+
+
+def test_a_checkpoint_that_the_loop_cannot_write_is_one_sentence(tmp_path, loop):
+    sentence = f"{tmp_path / 'run/checkpoint-4'} could not be written: .*; make room and go on with --resume"
+    with files_of_at_most(9_000), pytest.raises(OSError, match=sentence):
+        loop(recipe_values(tmp_path))
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import transformers
 import yaml
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 import vanilla_transformer as vt
 from runs import recipe_values, save_translator, word_tokenizer
@@ -584,6 +585,27 @@ def test_what_is_no_whole_model_is_not_pushed(files, sentence, tmp_path):
         (tmp_path / name).write_text(text)
     with pytest.raises(FileNotFoundError, match=sentence.replace(".", r"\.")):
         model_files(tmp_path)
+
+
+def test_all_files_of_a_tokenizer_are_pushed_and_kept_beside_a_mean(tmp_path):
+    tokenizer = word_tokenizer()
+    tokenizer.chat_template = {"default": "one", "other": "two"}
+    for folder in (tmp_path / "model", tmp_path / "model/target_tokenizer"):
+        tokenizer.save_pretrained(folder)
+    tiny_model().save_pretrained(tmp_path / "model")
+    # of tokenizers of families that can be converted: those of BERT, GPT-2, T5, mBART, Marian and FSMT, and BERTweet's, ...
+    names = {
+        name
+        for kind in ("bert", "gpt2", "t5", "mbart", "marian", "fsmt", "bertweet", "phobert", "bartpho", "myt5")
+        for name in getattr(transformers, TOKENIZER_MAPPING_NAMES[kind]).vocab_files_names.values()
+    }
+    for name in names - {"tokenizer.json", "tokenizer_config.json"}:
+        (tmp_path / "model" / name).write_text("{}")
+    files = {p.relative_to(tmp_path / "model").as_posix() for p in (tmp_path / "model").rglob("*") if p.is_file()}
+    assert {"additional_chat_templates/other.jinja", "target_tokenizer/additional_chat_templates/other.jinja"} < files
+    assert model_files(tmp_path / "model").keys() == files
+    average_checkpoints([tmp_path / "model"] * 2, tmp_path / "mean")
+    assert model_files(tmp_path / "mean").keys() == files
 
 
 # From a run ----------------------------------------------------------------------------------------------------------

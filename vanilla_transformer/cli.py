@@ -3,6 +3,7 @@
 What reads data or trains is imported by the command that needs it, and after its arguments are checked.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,6 +91,7 @@ def train_tokenizer_command(
 ) -> None:
     """Train a byte-level BPE tokenizer that AutoTokenizer loads."""
     from vanilla_transformer.tokenization import train_tokenizer
+    from vanilla_transformer.training.saving import errors_of_writing
 
     def lines() -> Iterator[str]:
         for path in texts:
@@ -97,7 +99,8 @@ def train_tokenizer_command(
                 yield from _lines(stream, str(path))
 
     tokenizer = train_tokenizer(lines(), vocab_size, lowercase=lowercase)
-    tokenizer.save_pretrained(output)
+    with errors_of_writing(output, "make room and train it again"):
+        tokenizer.save_pretrained(output)
     _say(f"{len(tokenizer):,} entries saved in {output}")
 
 
@@ -405,7 +408,7 @@ def _named_config(model: str) -> "VanillaTransformerConfig":
     presets = VanillaTransformerConfig.presets()
     if model in presets:
         return VanillaTransformerConfig.from_preset(model)
-    model = str(Path(model).expanduser()) if model.startswith("~") else model
+    model = os.path.expanduser(model)
     if not Path(model).is_dir() and "/" not in model:
         near = difflib.get_close_matches(model, presets, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "--list shows the presets."

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import parse_ratelimit_headers
+from transformers.utils.hub import CHAT_TEMPLATE_DIR
 
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
 
@@ -19,7 +20,10 @@ __all__ = ["TOKENIZER", "PushError", "ensure_repository", "model_files", "push_f
 T = TypeVar("T")
 
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
-TOKENIZER = ("*token*.json", "*vocab*", "merges.txt", "*.model", "*.spm", "chat_template*")
+TOKENIZER = (
+    *("*token*.json", "*vocab*", "merges.txt", "*.model", "*.spm", "chat_template*"),
+    *("bpe.codes", "dict.txt", "byte_maps.json"),  # of BERTweet and PhoBERT, of BARTpho, of MyT5
+)
 ABOUT = ("README.md", "LICENSE*", "recipe.yaml", "metrics.json", "curves.png")
 MODEL = ("config.json", "generation_config.json", "*_vanilla_transformer.py", *WEIGHTS, *TOKENIZER, *ABOUT)
 
@@ -50,8 +54,14 @@ def model_files(folder: str | Path) -> dict[str, Path]:
         if (folder / "recipe.yaml").is_file():
             remedy = "finish its run with --resume, or push one of its checkpoints"
         raise FileNotFoundError(f"{folder} holds no whole model, as {lacking[0]} is not there; {remedy}.")
-    target = sorted((folder / TARGET_TOKENIZER).glob("*"))
-    return found | {f"{TARGET_TOKENIZER}/{path.name}": path for path in target if path.is_file()}
+    # a tokenizer with several chat templates keeps those that have a name in a folder
+    below = [
+        path
+        for name in (CHAT_TEMPLATE_DIR, TARGET_TOKENIZER, f"{TARGET_TOKENIZER}/{CHAT_TEMPLATE_DIR}")
+        for path in sorted((folder / name).glob("*"))
+        if path.is_file()
+    ]
+    return found | {path.relative_to(folder).as_posix(): path for path in below}
 
 
 def ensure_repository(

@@ -1,5 +1,7 @@
 """A folder or repository of one kind of model as a folder of the other, checked before it appears."""
 
+import copy
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from transformers import PreTrainedModel
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
 from vanilla_transformer.training.saving import errors_of_writing, whole_folder
 
-from .convert import from_transformers, load_ours, load_theirs
+from .convert import build_ours, from_transformers, load_ours, load_theirs
 from .convert import to_transformers as export
 from .links import ConversionError
 from .state_dicts import from_fairseq, from_opennmt, opennmt_vocabularies, read_checkpoint
@@ -71,11 +73,13 @@ def convert_folder(
         converted = from_transformers(reference, report=say)
     output.parent.mkdir(parents=True, exist_ok=True)
     with errors_of_writing(output, "make room and convert again"), whole_folder(output) as partial:
-        converted.save_pretrained(partial)
         if kind == "transformers":
             separate = getattr(converted.config, "target_vocab_size", None) is not None
-            copy_tokenizers(_place(model), revision, partial, separate=separate, say=say)
-        elif kind == "opennmt":
+            split = False if to_transformers else separate or None
+            if copy_tokenizers(_place(model), revision, partial, split=split, say=say) and not separate:
+                converted = _of_separate_vocabularies(converted)
+        converted.save_pretrained(partial)
+        if kind == "opennmt":
             _save_vocabularies(*opennmt_vocabularies(read_checkpoint(model), model), OPENNMT_SPECIAL, partial)
         elif source_dictionary is not None:
             target = fairseq_dictionary(target_dictionary or source_dictionary)
@@ -102,12 +106,22 @@ def _place(model: str | Path) -> str:
     Raises:
         FileNotFoundError: for a folder that is not there or holds no model, which transformers would ask the Hub for.
     """
-    folder = Path(model).expanduser()
+    folder = Path(os.path.expanduser(model))
     is_id = str(model).count("/") <= 1 and not str(model).startswith((".", "/", "~")) and bool(str(model))
     if (folder.exists() or not is_id) and not (folder / "config.json").is_file():
         kind = "holds no config.json" if folder.is_dir() else "is no folder" if folder.exists() else "is not there"
         raise FileNotFoundError(f"{folder} {kind}; name the folder of a saved model, or an id on the Hub.")
     return str(folder) if folder.exists() else str(model)
+
+
+def _of_separate_vocabularies(model: Any) -> PreTrainedModel:
+    """The same model, where the vocabularies have as many tokens, so that their sizes did not tell that they are two."""
+    config = copy.deepcopy(model.config)
+    config.target_vocab_size = config.output_vocab_size
+    separate = build_ours(type(model), config, model.state_dict(), model.dtype, type(model).__name__)
+    if separate.can_generate():
+        separate.generation_config = model.generation_config
+    return separate
 
 
 def _save_vocabularies(source: list[str], target: list[str], special: dict[str, str], folder: Path) -> None:

@@ -33,22 +33,25 @@ TOKENIZER_PACKAGES = ("sentencepiece", "sacremoses", "tiktoken", "protobuf")
 
 
 def copy_tokenizers(
-    path: str, revision: str | None, folder: Path, *, separate: bool, say: Callable[[str], Any]
-) -> None:
+    path: str, revision: str | None, folder: Path, *, split: bool | None, say: Callable[[str], Any]
+) -> bool:
     """Save the tokenizer of a model, and that of its target side, beside the converted one.
 
     Their class stays, so that they load by themselves.
 
     Args:
         path: a folder, or an id on the Hub.
-        separate: the converted model has a vocabulary for each side, for which one tokenizer that has both becomes two.
+        split: one tokenizer with a vocabulary for each side becomes two; None for where the vocabularies differ.
+
+    Returns:
+        Whether one became two.
 
     Raises:
         ConversionError: for a tokenizer that cannot be loaded.
     """
     if not any(_has_file(path, name, revision) for name in TOKENIZER_FILES):
         say(f"{path} has no tokenizer, so neither has the converted model.")
-        return
+        return False
     for subfolder in ("", TARGET_TOKENIZER):
         if subfolder and not has_target_tokenizer(path, revision):
             continue
@@ -66,11 +69,13 @@ def copy_tokenizers(
             ):
                 raise
             raise ConversionError(f"the tokenizer of {path} cannot be loaded: {error}") from error
-        if separate and not subfolder and (sides := _one_for_each_side(tokenizer)):
+        sides = None if subfolder or split is False else _one_for_each_side(tokenizer)
+        if sides and (split or sides[0].get_vocab() != sides[1].get_vocab()):
             sides[0].save_pretrained(folder)
             sides[1].save_pretrained(folder / TARGET_TOKENIZER)
-            return
+            return True
         tokenizer.save_pretrained(folder / subfolder)
+    return False
 
 
 def _one_for_each_side(

@@ -6,6 +6,7 @@ Files are UTF-8 unless told otherwise and may be gzipped (`.gz`).
 import codecs
 import difflib
 import gzip
+import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -185,7 +186,7 @@ def load_hub(
             f"The files {join_paths(paths)} are of no known kind: use names that end in {', '.join(SUFFIXES)} or give format."
         )
     path, split = str(paths[0]), split or "train"
-    local = Path(path).expanduser()
+    local = Path(os.path.expanduser(path))
     if local.is_file():
         raise ValueError(
             f"Cannot tell what kind of file {path} is: use a name that ends in {', '.join(SUFFIXES)} or give format."
@@ -251,7 +252,7 @@ def suffix_of(path: str | Path) -> str:
 
 
 def existing_file(path: str | Path) -> Path:
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     if not path.is_file():
         raise missing_file(path)
     return path

@@ -1,6 +1,7 @@
 """From lines of text to lines of text: batches by length, order kept, as much as there is."""
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -84,7 +85,7 @@ class Translator:
         """
         folder = Path(model)
         if str(model).startswith((".", "/", "~")) or folder.exists():
-            folder = folder.expanduser()
+            folder = Path(os.path.expanduser(folder))
             if not (folder / "config.json").is_file():
                 kind = "is not there" if not folder.exists() else "holds no config.json"
                 raise FileNotFoundError(f"{model} {kind}; give the folder of a finished run or saved model.")

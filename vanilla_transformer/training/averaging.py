@@ -9,16 +9,17 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from transformers.utils.hub import CHAT_TEMPLATE_DIR
 
 from vanilla_transformer.hub import TOKENIZER
-from vanilla_transformer.training.saving import whole_folder
+from vanilla_transformer.training.saving import errors_of_writing, whole_folder
 
 __all__ = ["average_checkpoints", "average_weights"]
 
 WEIGHTS = "model.safetensors"
 
 # `*token*` is also the folder of the target side's tokenizer
-_BESIDE_WEIGHTS = ("config.json", "generation_config.json", "*.py", "*token*", *TOKENIZER)
+_BESIDE_WEIGHTS = ("config.json", "generation_config.json", "*.py", "*token*", *TOKENIZER, CHAT_TEMPLATE_DIR)
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -85,12 +86,13 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Pa
     Raises:
         ValueError, FileNotFoundError: as [`average_weights`].
         FileExistsError: where `output` already holds a model.
+        OSError: where it cannot be written.
     """
     output = Path(output)
     if output.exists() and any(output.iterdir()):
         raise FileExistsError(f"{output} is not empty; name another folder for the averaged model.")
     weights = average_weights(folders)
-    with whole_folder(output) as partial:
+    with errors_of_writing(output, "make room and average again"), whole_folder(output) as partial:
         last = Path(folders[-1])
         for path in sorted(last.iterdir()):
             if not any(fnmatch(path.name, mask) for mask in _BESIDE_WEIGHTS):

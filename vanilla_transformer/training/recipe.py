@@ -15,6 +15,7 @@ Every field can be overridden by `name=value` on the command line, with dots bet
 
 import dataclasses
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -335,8 +336,12 @@ class Recipe:
     card: CardSection = field(default_factory=CardSection)
 
     def __post_init__(self) -> None:
-        if isinstance(self.start_from, str) and self.start_from.startswith("~"):
-            self.start_from = str(Path(self.start_from).expanduser())  # which transformers does not do
+        # which neither transformers does, nor most shells behind `=`
+        self.output_dir = os.path.expanduser(self.output_dir)
+        if self.start_from is not None:
+            self.start_from = os.path.expanduser(self.start_from)
+        if self.tokenizer.path is not None:
+            self.tokenizer.path = os.path.expanduser(self.tokenizer.path)
         task = TASKS.get(self.task)
         if task is None or not all(isinstance(x, dict) for x in (self.model, self.training, self.generation)):
             return  # `check` will say so
@@ -727,7 +732,7 @@ class Recipe:
     def _begun(self) -> dict[str, Any]:
         """The configuration of the model to start from."""
         start = str(self.start_from)
-        is_folder = start.startswith((".", "/")) or Path(start).exists() or start.count("/") != 1
+        is_folder = start.startswith((".", "/", "~")) or Path(start).exists() or start.count("/") != 1
         if is_folder and not (Path(start) / "config.json").is_file():
             kind = "holds no config.json" if Path(start).is_dir() else "is not there"
             raise RecipeError(f"start_from: {start} {kind}; name the folder of a finished run or saved model.")
