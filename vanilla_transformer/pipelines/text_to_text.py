@@ -40,7 +40,8 @@ class TextToTextPipeline(ChunkPipeline):
             tokenizer's `model_max_length` and `max_source_tokens` allow. `"split"`: whole sentences go together as far as
             they fit, and their outputs are joined again. `"refuse"`: a ValueError. `"truncate"` (or `truncation=True`): the
             end is lost.
-        max_source_tokens: the largest number of tokens of a text, prefix and special tokens included.
+        max_source_tokens: the largest number of tokens of a text, prefix and special tokens included; by default, of a
+            model of this package, its `max_position_embeddings`. Where positions have no table it can be more than that.
         prefix: put before each text; by default that of the model's `task_specific_params` for this task, if any (T5).
         src_lang, tgt_lang: languages as the tokenizer names them (mBART, M2M100, NLLB), or as a task
             `translation_xx_to_yy` in the model's `task_specific_params` does (T5); by default those of the task's name.
@@ -149,9 +150,10 @@ class TextToTextPipeline(ChunkPipeline):
             return self.tokenizer(prefix + part, verbose=False)["input_ids"]
 
         config = self.model.config
-        # also where positions have no table, a model of this package says what it is meant for
-        meant_for = config.max_position_embeddings if config.model_type == "vanilla_transformer" else math.inf
-        limit = min(self.tokenizer.model_max_length, longest_source(config), meant_for, max_source_tokens or math.inf)
+        wanted = max_source_tokens or math.inf
+        if max_source_tokens is None and config.model_type == "vanilla_transformer":
+            wanted = config.max_position_embeddings  # what it is meant for, also where positions have no table
+        limit = min(self.tokenizer.model_max_length, longest_source(config), wanted)
         parts = [("", text)]
         if (length := len(ids(text))) > limit and long_inputs != "truncate":
             too_long = (
