@@ -16,8 +16,8 @@ from transformers import (
 )
 
 import vanilla_transformer as vt
+from closeness import assert_close
 from runs import word_tokenizer
-from test_modeling import assert_close
 from tiny import ARCHITECTURES, GRID, LANGUAGE_MODELS, model_inputs, tiny_model, tokens
 from vanilla_transformer.adapters import ADAPTED_LAYERS, register
 

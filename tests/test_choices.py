@@ -10,16 +10,13 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 import vanilla_transformer as vt
 from choices import CHOICES, cover, fields_of, is_possible, name_of
+from closeness import assert_close
 from tiny import LANGUAGE_MODELS, SMALL, pad_rows, randomise, tiny_model, tokens
 from vanilla_transformer.losses_vanilla_transformer import chunked_cross_entropy, smoothed_cross_entropy
 from vanilla_transformer.modeling_vanilla_transformer import alibi_slopes, relative_buckets
 
 COMBINATIONS, IMPOSSIBLE = cover()
 LENGTHS, TARGET_LENGTHS = (6, 3, 9), (5, 8, 2)
-
-
-def assert_close(actual, expected, atol=2e-5):
-    torch.testing.assert_close(actual, expected, rtol=atol, atol=atol)
 
 
 def model_of(options, **overrides):
@@ -79,7 +76,7 @@ def test_a_combination_keeps_all_promises(options, tmp_path):
             model(**inputs_of(config, [source], [target]), **cached).logits[0]
             for source, target in zip(sources, targets, strict=True)
         ]
-    assert_close(logits[mask], torch.cat(alone))
+    assert_close(logits[mask], torch.cat(alone), atol=2e-5)
 
     # packed = alone
     def packed(parts):
@@ -92,7 +89,7 @@ def test_a_combination_keeps_all_promises(options, tmp_path):
     if config.is_encoder_decoder:
         row |= dict(zip(("decoder_input_ids", "decoder_position_ids"), packed(targets), strict=True))
     with torch.no_grad():
-        assert_close(model(**row, **cached).logits[0], torch.cat(alone))
+        assert_close(model(**row, **cached).logits[0], torch.cat(alone), atol=2e-5)
 
     # cached = uncached: in steps, and by what generate() writes with each kind of cache
     if config.architecture != "encoder-only":
@@ -108,7 +105,7 @@ def test_a_combination_keeps_all_promises(options, tmp_path):
                 output = model(**given, cache=cache, use_cache=True)
                 cache = output.cache
                 steps.append(output.logits[0])
-        assert_close(torch.cat(steps), alone[0][:5])
+        assert_close(torch.cat(steps), alone[0][:5], atol=2e-5)
         prompts, prompt_mask = pad_rows(sources, "left")
         settings = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "no_repeat_ngram_size": 1}
         texts = [
@@ -133,7 +130,7 @@ def test_a_combination_keeps_all_promises(options, tmp_path):
     plain = model(**inputs, labels=labels).loss
     model.train()
     loss = model(**inputs, labels=labels, skip_logits=True).loss
-    assert_close(loss, plain)
+    assert_close(loss, plain, atol=2e-5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loss.backward()
     without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
@@ -160,7 +157,7 @@ def test_a_combination_is_exported(options):
 
     program = torch.export.export(Logits(), tuple(batch.values())).module()
     mask = batch["decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"].bool()
-    assert_close(program(*batch.values())[mask], Logits()(*batch.values())[mask])
+    assert_close(program(*batch.values())[mask], Logits()(*batch.values())[mask], atol=2e-5)
 
 
 # ------------------------------------------------------------------------------------------- what is added to the scores
@@ -169,9 +166,13 @@ def test_a_combination_is_exported(options):
 def test_slopes_of_alibi_are_the_published_ones():
     """Press et al. 2022, section 3: 1/2 ... 1/256 for 8 heads, 2^-0.5 ... 2^-8 for 16; BLOOM's rule for others."""
     assert alibi_slopes(8).tolist() == [2.0**-i for i in range(1, 9)]
-    assert_close(alibi_slopes(16), torch.tensor([2 ** (-i / 2) for i in range(1, 17)]), 0)
+    assert_close(alibi_slopes(16), torch.tensor([2 ** (-i / 2) for i in range(1, 17)]), atol=0)
     assert alibi_slopes(1).tolist() == [2.0**-8]
-    assert_close(alibi_slopes(12), torch.tensor([2.0**-i for i in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]))
+    assert_close(
+        alibi_slopes(12),
+        torch.tensor([2.0**-i for i in range(1, 9)] + [2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5]),
+        atol=2e-5,
+    )
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -205,7 +206,7 @@ def test_scores_get_what_the_formula_says(architecture, encoding):
                     scores[:, i, j] += stack.relative_bias.weight[later + abs(i - j)]
         if architecture == "decoder-only":
             scores = scores.masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf)
-    assert_close(found, scores.softmax(-1))
+    assert_close(found, scores.softmax(-1), atol=2e-5)
 
 
 @pytest.mark.parametrize("encoding", ["alibi", "relative"])
@@ -233,7 +234,7 @@ def test_checkpointing_and_short_floats(architecture, variant):
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
     for other in gradients[1:]:
         for name, gradient in gradients[0].items():
-            assert_close(other[name], gradient)
+            assert_close(other[name], gradient, atol=2e-5)
     model = tiny_model(architecture, variant)
     mask[1] = 0
     with torch.autocast("cpu", torch.bfloat16):
@@ -257,7 +258,7 @@ def test_the_loss_in_chunks_knows_the_bias(smoothing, form):
         return chunked_cross_entropy(hidden, weight, labels, smoothing, None, form, bias=bias)
 
     plain = smoothed_cross_entropy(nn.functional.linear(hidden, weight, bias), labels, smoothing, None, form)
-    assert_close(loss(hidden, weight, bias).float(), plain.float(), 1e-6)
+    assert_close(loss(hidden, weight, bias).float(), plain.float(), atol=1e-6)
     torch.autograd.gradcheck(loss, (hidden, weight, bias))
 
 
@@ -267,9 +268,9 @@ def test_a_resized_vocabulary_keeps_its_output_bias(variant):
     ids = tokens(2, 5)
     before = model(ids, decoder_input_ids=ids).logits
     model.resize_token_embeddings(57)
-    assert_close(model(ids, decoder_input_ids=ids).logits[..., :50], before)
+    assert_close(model(ids, decoder_input_ids=ids).logits[..., :50], before, atol=2e-5)
     model.resize_token_embeddings(41)
-    assert_close(model(ids, decoder_input_ids=ids).logits, before[..., :41])
+    assert_close(model(ids, decoder_input_ids=ids).logits, before[..., :41], atol=2e-5)
 
 
 def test_token_types_are_added_and_checked():

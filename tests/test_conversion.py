@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, GenerationConfig, PreTrainedTokenizerFast
 
 import vanilla_transformer as vt
+from closeness import assert_close
 from families import ALL_MODELS, LANGUAGE_MODELS, build, save_with_tokenizer
 from hub_server import HubServer
 from runs import recipe_values
@@ -123,7 +124,7 @@ def test_left_padding_alone_is_compared_with_the_row_by_itself():
         with torch.no_grad():
             expected = theirs(row, **target).logits
             logits = ours(padded, mask, **target).logits
-        torch.testing.assert_close(logits if target else logits[:, 3:], expected, rtol=0, atol=1e-4)
+        assert_close(logits if target else logits[:, 3:], expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["marian", "t5-v1.1", "gpt2", "qwen2-window"])
@@ -250,7 +251,7 @@ def test_what_has_no_place_is_dropped_with_a_word():
     assert any("cls.seq_relationship.weight" in line for line in lines)
     assert len(lines) == 2
     tokens = torch.tensor([[4, 9, 30]])
-    torch.testing.assert_close(ours(tokens).logits, theirs(tokens).prediction_logits, rtol=0, atol=1e-4)
+    assert_close(ours(tokens).logits, theirs(tokens).prediction_logits, atol=1e-4)
 
 
 def test_the_discriminator_of_electra_gives_a_base_model():
@@ -261,7 +262,7 @@ def test_the_discriminator_of_electra_gives_a_base_model():
     ours = convert(theirs, lines)
     assert type(ours) is vt.VanillaTransformerModel and "discriminator_predictions" in lines[0]
     tokens = torch.tensor([[4, 9, 30]])
-    torch.testing.assert_close(ours(tokens)[0], theirs.electra(tokens)[0], rtol=0, atol=1e-4)
+    assert_close(ours(tokens)[0], theirs.electra(tokens)[0], atol=1e-4)
 
 
 def test_settings_that_matter_only_in_training_are_told():
@@ -358,7 +359,7 @@ def test_weights_that_a_checkpoint_has_beside_are_dropped_with_a_word(tmp_path):
         "cls.seq_relationship.bias",
     }
     tokens = torch.tensor([[4, 9, 30]])
-    torch.testing.assert_close(ours(tokens).logits, theirs(tokens).prediction_logits, rtol=0, atol=1e-4)
+    assert_close(ours(tokens).logits, theirs(tokens).prediction_logits, atol=1e-4)
 
 
 # ------------------------------------------------------------------------------------------------------------- export

@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 import reference_fairseq
 import reference_opennmt
 import vanilla_transformer as vt
+from closeness import assert_close
 from tiny import randomise
 from vanilla_transformer.conversion import ConversionError, from_fairseq, from_opennmt, to_transformers
 from vanilla_transformer.conversion.folders import convert_folder
@@ -305,7 +306,7 @@ def test_post_norm_fairseq_goes_on_to_fsmt(tmp_path):
     source, target = rows("left", torch.Generator().manual_seed(3)), torch.tensor([[2, 5, 6]] * 3)
     with torch.no_grad():
         logits = theirs(source, source.ne(PAD), decoder_input_ids=target, use_cache=False).logits
-        torch.testing.assert_close(logits, reference(source, target), rtol=0, atol=1e-4)
+        assert_close(logits, reference(source, target), atol=1e-4)
 
 
 # ------------------------------------------------------------------------------------------------------------ command

@@ -8,6 +8,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCa
 from transformers.utils import logging
 
 import vanilla_transformer as vt
+from closeness import assert_close
 from tiny import BOS, EOS, LANGUAGE_MODELS, PAD, model_inputs, pad_rows, tiny_config, tiny_model, tokens
 
 WRITERS = ("encoder-decoder", "decoder-only")
@@ -70,9 +71,7 @@ def test_cached_is_uncached(architecture, variant, search):
     for cache in ("static", "none"):
         assert outputs[cache].sequences.tolist() == outputs["dynamic"].sequences.tolist()
         if search != "greedy":
-            torch.testing.assert_close(
-                outputs[cache].sequences_scores, outputs["dynamic"].sequences_scores, rtol=0, atol=1e-4
-            )
+            assert_close(outputs[cache].sequences_scores, outputs["dynamic"].sequences_scores, atol=1e-4)
 
 
 @pytest.mark.parametrize("search", ["greedy", "beams"])
@@ -164,7 +163,7 @@ def test_br19_beams_are_reordered_with_and_without_cache(architecture, variant):
     }
     cached, uncached = (generate(model, ids, use_cache=use, **settings) for use in (True, False))
     assert cached.sequences.tolist() == uncached.sequences.tolist()
-    torch.testing.assert_close(cached.sequences_scores, uncached.sequences_scores, rtol=0, atol=1e-4)
+    assert_close(cached.sequences_scores, uncached.sequences_scores, atol=1e-4)
     # beams were indeed exchanged, or nothing was tested
     order = cached.beam_indices % 4
     assert (order[:, 1:] != order[:, :-1]).any()
@@ -224,9 +223,7 @@ def test_br19_beams_of_full_width_are_exhaustive_search(architecture, settings, 
     start = 1 if model.config.is_encoder_decoder else ids.shape[1]
     found = [tuple(row[: row.index(EOS) + 1] if EOS in row else row) for row in output.sequences[:, start:].tolist()]
     assert found == [hypothesis for hypothesis, _ in expected]
-    torch.testing.assert_close(
-        output.sequences_scores, torch.tensor([score for _, score in expected]), rtol=0, atol=1e-4
-    )
+    assert_close(output.sequences_scores, torch.tensor([score for _, score in expected]), rtol=0, atol=1e-4)
 
 
 def test_length_penalty_form_is_kept_in_the_generation_config(tmp_path):
@@ -269,7 +266,7 @@ def test_results_of_beams_do_not_depend_on_the_batch():
         for i, row in enumerate(rows):
             alone = generate(model, row[None], **settings)
             assert new_tokens(model, together.sequences[i], 0) == new_tokens(model, alone.sequences[0], 0)
-            torch.testing.assert_close(together.sequences_scores[i], alone.sequences_scores[0], rtol=0, atol=1e-4)
+            assert_close(together.sequences_scores[i], alone.sequences_scores[0], atol=1e-4)
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
@@ -441,13 +438,11 @@ def test_br06_cache_chunks_of_any_size(architecture, variant, kind, attention, p
         return torch.cat(logits, 1)
 
     for sizes in ((5, 4, 3), (12,), (1,) * 12):
-        torch.testing.assert_close(in_chunks(sizes, inputs)[mask.bool()], expected[mask.bool()], rtol=0, atol=1e-5)
+        assert_close(in_chunks(sizes, inputs)[mask.bool()], expected[mask.bool()], atol=1e-5)
     other = {**inputs, side: inputs[side].clone()}
     other[side][:, 8] = (other[side][:, 8] + 1) % 50
     changed = in_chunks((5, 4, 3), other)
-    torch.testing.assert_close(
-        changed[:, :8][mask[:, :8].bool()], expected[:, :8][mask[:, :8].bool()], rtol=0, atol=1e-5
-    )
+    assert_close(changed[:, :8][mask[:, :8].bool()], expected[:, :8][mask[:, :8].bool()], rtol=0, atol=1e-5)
     assert not torch.isclose(changed[:, 8:], expected[:, 8:]).all(-1).any()
 
 
@@ -462,7 +457,7 @@ def test_old_name_of_the_cache_is_understood():
         first = model(**{**inputs, side: inputs[side][:, :4]}, use_cache=True)
         with pytest.warns(FutureWarning, match="past_key_values"):
             second = model(**{**inputs, side: inputs[side][:, 4:]}, past_key_values=first.cache)
-        torch.testing.assert_close(second.logits, expected[:, 4:], rtol=0, atol=1e-5)
+        assert_close(second.logits, expected[:, 4:])
 
 
 def test_unequal_depths_size_the_caches():
@@ -553,9 +548,7 @@ def test_precomputed_encoder_outputs():
         )
     as_tuple = (model.get_encoder()(ids, mask).last_hidden_state,)
     inputs = {"decoder_input_ids": tokens(2, 4), "attention_mask": mask}
-    torch.testing.assert_close(
-        model(encoder_outputs=as_tuple, **inputs).logits, model(input_ids=ids, **inputs).logits, rtol=0, atol=0
-    )
+    assert_close(model(encoder_outputs=as_tuple, **inputs).logits, model(input_ids=ids, **inputs).logits, atol=0)
 
 
 @pytest.mark.parametrize("architecture", WRITERS)

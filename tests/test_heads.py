@@ -12,7 +12,8 @@ from transformers import (
 from transformers.utils import logging
 
 import vanilla_transformer as vt
-from test_modeling import assert_close, collate_uneven, one_sgd_step
+from closeness import assert_close
+from test_modeling import collate_uneven, one_sgd_step
 from tiny import ARCHITECTURES, LANGUAGE_MODELS, PAD, pad_rows, tiny_config, tiny_model, tokens
 
 SEQUENCE, TOKEN, SPAN = (

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 import vanilla_transformer as vt
+from closeness import assert_close
 from tiny import (
     ARCHITECTURES,
     BOS,
@@ -38,16 +39,11 @@ from vanilla_transformer import modeling_vanilla_transformer
 from vanilla_transformer.losses_vanilla_transformer import _ChunkedCrossEntropy, shift_right, smoothed_cross_entropy
 from vanilla_transformer.modeling_vanilla_transformer import rotary_encoding, rotate, sinusoidal_encoding
 
-TOLERANCE = {"rtol": 0, "atol": 1e-5}
 AUTO_CLASSES = {
     "encoder-decoder": AutoModelForSeq2SeqLM,
     "encoder-only": AutoModelForMaskedLM,
     "decoder-only": AutoModelForCausalLM,
 }
-
-
-def assert_close(actual, expected, **overrides):
-    torch.testing.assert_close(actual, expected, **{**TOLERANCE, **overrides})
 
 
 # --------------------------------------------------------------------------------------------------------- positions

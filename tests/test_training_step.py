@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from closeness import assert_close
 from tiny import ARCHITECTURES, PAD, pad_rows, tiny_config, tiny_model, tokens
 from vanilla_transformer import (
     VanillaTransformerForQuestionAnswering,
@@ -19,10 +20,6 @@ from vanilla_transformer.modeling_vanilla_transformer import dropout
 from vanilla_transformer.sequences_vanilla_transformer import Segments, Unpadded
 
 IGNORED = -100
-
-
-def assert_close(actual, expected, atol=1e-6):
-    torch.testing.assert_close(actual, expected, rtol=0, atol=atol)
 
 
 # ------------------------------------------------------------------------------------------------------------------ loss
@@ -52,16 +49,16 @@ def test_both_conventions_of_smoothing_are_their_definitions(smoothing, form):
     logits = hidden @ weight.t()
     counted = labels != IGNORED
     target = smoothed_target(labels[counted], 7, smoothing, form)
-    assert_close(target.sum(1), torch.ones(len(target), dtype=torch.float64))
+    assert_close(target.sum(1), torch.ones(len(target), dtype=torch.float64), atol=1e-6)
     expected = -(target * logits[counted].log_softmax(-1)).sum() / counted.sum()
     for loss in (
         smoothed_cross_entropy(logits, labels, smoothing, label_smoothing_form=form),
         chunked_cross_entropy(hidden, weight, labels, smoothing, label_smoothing_form=form),
     ):
-        assert_close(loss.double(), expected)
+        assert_close(loss.double(), expected, atol=1e-6)
     if form == "uniform":
         plain = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, label_smoothing=smoothing)
-        assert_close(plain, expected)
+        assert_close(plain, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("form", ["uniform", "others"])
@@ -79,7 +76,7 @@ def test_the_loss_in_chunks_is_the_plain_loss(monkeypatch, count, smoothing, for
         loss = function(*arguments, labels, smoothing, torch.tensor(count), form)
         results.append((loss, *torch.autograd.grad(3 * loss, (hidden, weight))))
     for chunked, plain in zip(results[1], results[0], strict=True):
-        assert_close(chunked, plain)
+        assert_close(chunked, plain, atol=1e-6)
 
 
 def test_the_gradients_of_the_loss_in_chunks_are_right_in_float64():
@@ -150,7 +147,7 @@ def test_a_model_has_the_convention_of_its_configuration(architecture, form):
         if architecture == "decoder-only":
             logits, labels = logits[:, :-1], ids[:, 1:]
         expected = smoothed_cross_entropy(logits, labels, 0.3, label_smoothing_form=form)
-        assert_close(output.loss, expected)
+        assert_close(output.loss, expected, atol=1e-6)
         assert abs(expected - smoothed_cross_entropy(logits, labels, 0.1)) > 1e-3
 
 
@@ -169,8 +166,8 @@ def test_what_a_projection_is_beside_its_weight_counts(what):
         head.forward = lambda states: states @ head.weight.t() * 2
     ids = tokens(2, 6)
     output = model(ids, labels=ids)
-    assert_close(model(ids, labels=ids, skip_logits=True).loss, output.loss)
-    assert_close(smoothed_cross_entropy(output.logits, ids), output.loss)
+    assert_close(model(ids, labels=ids, skip_logits=True).loss, output.loss, atol=1e-6)
+    assert_close(smoothed_cross_entropy(output.logits, ids), output.loss, atol=1e-6)
 
 
 # --------------------------------------------------------------------------------------------------------------- dropout
@@ -199,7 +196,7 @@ def test_dropout_is_the_same_for_a_seed_and_in_the_backward_pass():
     assert not torch.equal(first, second)
     (grad,) = torch.autograd.grad(first.sum(), states)
     assert torch.equal(grad == 0, first == 0)
-    assert_close(grad * states, first)
+    assert_close(grad * states, first, atol=1e-6)
     for off in (dropout(states, 0.4, training=False), dropout(states, 0.0, training=True)):
         assert torch.equal(off, states)
 
@@ -215,7 +212,7 @@ def test_dropout_has_second_derivatives_and_torch_func():
 
     expected = torch.autograd.grad(loss(weights), list(weights.values()), create_graph=True)
     for name, grad in zip(weights, expected, strict=True):
-        assert_close(torch.func.grad(loss)(weights)[name], grad)
+        assert_close(torch.func.grad(loss)(weights)[name], grad, atol=1e-6)
         break
     sum((grad**2).sum() for grad in expected).backward()
     assert all(p.grad.isfinite().all() for p in model.parameters())
@@ -228,7 +225,7 @@ def test_dropout_has_second_derivatives_and_torch_func():
 
     output, along = torch.func.jvp(dropped, (states,), (tangent,))
     assert output.abs().sum() > 0 and (output == 0).any()
-    assert_close(along, output / states * tangent)
+    assert_close(along, output / states * tangent, atol=1e-6)
 
 
 def test_dropout_keeps_one_byte_an_element():
@@ -387,7 +384,7 @@ def test_classifiers_without_padding(architecture, head):
         output.loss.backward()
         results.append((output.loss.detach(), gradients(model)))
     (loss, grads), (expected, expected_grads) = results
-    assert_close(loss, expected)
+    assert_close(loss, expected, atol=1e-6)
     for name, gradient in grads.items():
         assert_close(gradient, expected_grads[name], atol=1e-5)
 
@@ -422,7 +419,7 @@ def test_gradient_checkpointing_without_padding():
         results.append(gradients(model))
         model.activation_checkpointing_enable()
     for name, gradient in results[0].items():
-        assert_close(results[1][name], gradient)
+        assert_close(results[1][name], gradient, atol=1e-6)
 
 
 @pytest.mark.parametrize("form", ["right", "packed"])
@@ -534,7 +531,7 @@ def test_labels_at_padding_do_not_count(architecture, side):
         shown, hidden = (
             model(**batch, **{labels_name: labels}).loss for labels in (ids, ids.masked_fill(mask == 0, IGNORED))
         )
-        assert_close(shown, hidden)
+        assert_close(shown, hidden, atol=1e-6)
 
 
 def test_an_answer_at_padding_does_not_count():
@@ -545,7 +542,7 @@ def test_an_answer_at_padding_does_not_count():
     inside, outside = torch.tensor([6, 2, 4, 3, 0]), torch.tensor([6, 2, 5, 3, 0])  # the third row has 5 tokens
     beyond = outside.masked_fill(outside == 5, 99)
     losses = [model(**batch, start_positions=inside, end_positions=end).loss for end in (outside, beyond, inside)]
-    assert_close(losses[0], losses[1])
+    assert_close(losses[0], losses[1], atol=1e-6)
     assert losses[0].isfinite() and losses[0] != losses[2]
 
 
