@@ -422,12 +422,75 @@ def test_a_model_that_no_family_holds_is_refused_by_field():
     ):
         settings = convert(build("albert")).config.to_dict() | {"embedding_size": None}
         to_transformers(vt.VanillaTransformerForMaskedLM(vt.VanillaTransformerConfig(**settings)), "albert")
-    with pytest.raises(ConversionError, match="gpt2 has a class with such a head"):
+    with pytest.raises(
+        ConversionError, match="^VanillaTransformerForMaskedLM cannot be converted: gpt2 has no class with such a head"
+    ):
         to_transformers(tiny_model("encoder-only"), "gpt2")
-    with pytest.raises(ConversionError, match="VanillaTransformerForSequenceClassification: no family"):
+    with pytest.raises(
+        ConversionError,
+        match="^VanillaTransformerForSequenceClassification cannot be .* no family of transformers has a class",
+    ):
         to_transformers(tiny_model("encoder-only", model_class=vt.VanillaTransformerForSequenceClassification))
     with pytest.raises(ConversionError, match="unknown family 'berd'; the families are marian,"):
         to_transformers(tiny_model("encoder-only"), "berd")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["marian", "fsmt", "gpt2"])
+def test_models_in_half_precision_are_compared_in_float32(name, dtype, tmp_path):
+    """Also where transformers keeps sinusoids in the dtype of the weights; weights stay as they are, bit by bit."""
+    theirs = build(name).to(dtype)
+    ours = convert(theirs)
+    assert ours.dtype == dtype
+    measured = measure_equality(theirs, ours)
+    assert measured.holds() and measured.generated == {"greedy": True, "4 beams": True}, str(measured)
+    back = to_transformers(ours, name, report=silent)
+    assert_same_weights(theirs.state_dict(), back.state_dict())
+    with torch.no_grad():
+        ours.model.state_dict()[max(n for n in ours.model.state_dict() if n.endswith("down_proj.weight"))][0] += 0.1
+    assert not measure_equality(theirs, ours).holds()
+
+
+@pytest.mark.parametrize(
+    ("name", "class_name"),
+    [("t5", "T5WithLMHeadModel"), ("llama", "LLaMAForCausalLM"), ("gpt2", "GPT2WithLMHead"), ("marian", None)],
+)
+def test_class_names_of_earlier_years_are_read_as_transformers_reads_them(name, class_name, tmp_path):
+    theirs = build(name)
+    theirs.save_pretrained(tmp_path / "theirs")
+    config = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps({**config, "architectures": [class_name]}))
+    if class_name is None:
+        (tmp_path / "theirs" / "config.json").write_text(json.dumps({**config, "architectures": None}))
+    lines = []
+    convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lines.append)
+    assert any(f"names the class {class_name}" in line for line in lines) == (class_name is not None)
+    assert any(line.startswith("checked: ") for line in lines)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5", "marian"])
+def test_what_convert_prints_is_true(name, tmp_path, capsys):
+    """Every line: of a model with a tokenizer, of one without, and on the way back."""
+    save_with_tokenizer(name, tmp_path / "theirs")
+    build(name).save_pretrained(tmp_path / "bare")
+    ways = {
+        "ours": ["theirs"],
+        "back": ["ours", "--to-transformers", "--family", name],
+        "ours-bare": ["bare"],
+    }
+    capsys.readouterr()
+    for output, (source, *options) in ways.items():
+        assert run(tmp_path / source, tmp_path / output, *options) == 0
+        lines = capsys.readouterr().err.splitlines()
+        has_tokenizer = (tmp_path / output / "tokenizer.json").is_file()
+        assert has_tokenizer == ("bare" not in output)
+        expected = (
+            [] if has_tokenizer else [f"{tmp_path / source} has no tokenizer, so neither has the converted model."]
+        )
+        *others, checked, saved = lines
+        assert others == expected
+        assert checked.startswith("checked: largest difference of logits ")
+        assert saved.endswith(f" saved in {tmp_path / output}")
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,10 @@ def to_transformers(
         if not obstacles[name]:
             return _build_theirs(FAMILIES[name], head, model, report)
     if not obstacles:
-        where = "no family of transformers" if family is None else family
-        raise ConversionError(f"{ours}: {where} has a class with such a head that computes the same.")
+        which = "no family of transformers has a class"
+        if family is not None:
+            which = f"{family} has no class"
+        raise ConversionError(f"{ours} cannot be converted: {which} with such a head that computes the same.")
     if family is not None:
         raise ConversionError(
             f"{family} cannot hold this model; in the way is {obstacles[family].told(model.config)}."
@@ -166,8 +168,7 @@ def load_theirs(path: str, revision: str | None, dtype: torch.dtype | str | None
     """A model of a folder or of the Hub, if its file holds all its weights, and no others but what is dropped."""
     with _errors_of_reading(path), _errors_of_their_classes(path):
         config = AutoConfig.from_pretrained(path, revision=revision)
-    known = FAMILIES.get(config.model_type)
-    class_name = (config.architectures or [next(iter(known.heads)) if known else path])[0]
+    class_name = _class_to_load(config, path, report)
     family, _ = _family_and_head(config.model_type, class_name)
     try:
         with _errors_of_reading(path), _errors_of_their_classes(path), quiet():
@@ -194,6 +195,21 @@ def load_theirs(path: str, revision: str | None, dtype: torch.dtype | str | None
     lacking = [n for n in lacking if n not in family.computed and _dropped_for(family, n) is None]
     _refuse(path, unplaced, lacking, _mismatched(found))
     return model
+
+
+def _class_to_load(config: PreTrainedConfig, path: str, report: Report) -> str:
+    """Return the name of the class of transformers for a configuration.
+
+    Checkpoints of years ago name classes that have been renamed since (`T5WithLMHeadModel`, `LLaMAForCausalLM`). As in
+    transformers, the class is then that of the model type; whether the weights fit it is checked when they are read.
+    """
+    known = FAMILIES.get(config.model_type)
+    first = next(iter(known.heads)) if known else path
+    named = (config.architectures or [first])[0]
+    if known and not hasattr(transformers, named):
+        report(f"{path} names the class {named}, which transformers does not have; it is read as {first}.")
+        return first
+    return named
 
 
 def load_ours(path: str, revision: str | None) -> VanillaTransformerPreTrainedModel:

@@ -79,12 +79,12 @@ def convert_folder(
             if copy_tokenizers(_place(model), revision, partial, split=split, say=say) and not separate:
                 converted = _of_separate_vocabularies(converted)
         converted.save_pretrained(partial)
-        if kind == "opennmt":
+        if kind == "opennmt":  # its vocabularies are in the checkpoint
             _save_vocabularies(*opennmt_vocabularies(read_checkpoint(model), model), OPENNMT_SPECIAL, partial)
         elif source_dictionary is not None:
             target = fairseq_dictionary(target_dictionary or source_dictionary)
             _save_vocabularies(fairseq_dictionary(source_dictionary), target, FAIRSEQ_SPECIAL, partial)
-        else:
+        elif kind == "fairseq":
             say("without --source-dictionary, the converted model has no tokenizer.")
         saved = type(converted).from_pretrained(partial, dtype=converted.dtype)
         if reference is None:

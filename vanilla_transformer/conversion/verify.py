@@ -71,10 +71,7 @@ def measure_equality(theirs: PreTrainedModel, ours: VanillaTransformerPreTrained
     Args:
         theirs, ours: in either order of conversion; left as they are.
     """
-    theirs, ours = (
-        model.eval() if model.dtype == torch.float32 else copy.deepcopy(model).float().eval()
-        for model in (theirs, ours)
-    )
+    theirs, ours = _in_float32(theirs), _in_float32(ours)
     generator = torch.Generator().manual_seed(0)
     new_tokens = int(min(12, _positions(ours) - max(_lengths(ours))))
     measured = Equality()
@@ -90,6 +87,26 @@ def measure_equality(theirs: PreTrainedModel, ours: VanillaTransformerPreTrained
                     written = [_write(model, prompt, beams, new_tokens) for model in (theirs, ours)]
                     measured.generated[method] = torch.equal(*written)
     return measured
+
+
+def _in_float32(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model in float32: itself, or a copy of one in half precision.
+
+    transformers rounds tables that follow from a formula (sinusoids) to the dtype of the weights. The copy computes them again,
+    so that what is compared is the model that the weights define and not the rounding of its positions.
+    """
+    if model.dtype == torch.float32:
+        return model.eval()
+    if isinstance(model, VanillaTransformerPreTrainedModel) or not (computed := family_of(model)[0].computed):
+        return copy.deepcopy(model).float().eval()
+    prefix = "" if hasattr(model, "model") else "model."  # base models name their weights without it
+    weights = {name: t.float() for name, t in model.state_dict().items() if prefix + name not in computed}
+    exact = type(model).from_pretrained(
+        None, config=copy.deepcopy(model.config), state_dict=weights, dtype=torch.float32
+    )
+    if exact.can_generate():
+        exact.generation_config = model.generation_config
+    return exact.to(model.device).eval()
 
 
 # what makes `generate()` search in another way, stop by the clock, or return something else than one row of tokens
