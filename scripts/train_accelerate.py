@@ -22,15 +22,23 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedType, skip_first_batches
-from accelerate.utils import send_to_device, set_seed
+from accelerate.utils import broadcast_object_list, send_to_device, set_seed
 from safetensors.torch import load_model, save_model
 from torch.utils.data import DataLoader
 
 from vanilla_transformer.training.checkpoints import update_of
 from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.run import training_arguments
-from vanilla_transformer.training.saving import errors_of_writing
 from vanilla_transformer.training.schedules import inverse_sqrt_schedule
+from vanilla_transformer.utils.atomic import (
+    atomic_files,
+    delete_dir,
+    is_temporary,
+    new_temporary_dir,
+    remove_temporaries,
+    replace_dir,
+    translate_io_errors,
+)
 
 
 class Progress:
@@ -59,7 +67,7 @@ def main(recipe: Recipe, resume: bool) -> None:
         raise RecipeError("this loop keeps the whole model in each process; use train_seq2seq.py to spread it.")
     folder = Path(recipe.output_dir)
     checkpoint = max(folder.glob("checkpoint-*"), key=update_of, default=None)
-    if not resume and folder.is_dir() and any(folder.iterdir()):
+    if not resume and folder.is_dir() and not all(map(is_temporary, folder.iterdir())):
         raise RecipeError(f"output_dir {folder} is not empty; give --resume to go on, or output_dir=... for another.")
     if checkpoint and (changed := recipe.changes_since(Recipe.load(folder / "recipe.yaml"))):
         raise RecipeError(f"--resume goes on with the run as it was begun; set back {', '.join(changed)}.")
@@ -90,10 +98,10 @@ def main(recipe: Recipe, resume: bool) -> None:
     accelerator.register_save_state_pre_hook(partial(save_weights, accelerator))
     accelerator.register_load_state_pre_hook(partial(load_weights, accelerator))
     if accelerator.is_main_process:
-        folder.mkdir(parents=True, exist_ok=True)
-        with errors_of_writing(folder, "make room and start again"):
-            recipe.save(folder / "recipe.yaml")
-            task.save(folder)
+        with translate_io_errors(folder, "make room and start again"), atomic_files(folder) as temporary:
+            recipe.save(temporary / "recipe.yaml")
+            task.save(temporary)
+        remove_temporaries(folder)
     set_seed(recipe.seed)  # what dropout draws does not depend on how much the start of the model has drawn
     random_state = None
     if checkpoint:
@@ -144,8 +152,9 @@ def main(recipe: Recipe, resume: bool) -> None:
             save(accelerator, folder, progress)
 
     if accelerator.is_main_process:
-        with errors_of_writing(f"the model in {folder}", "make room and go on with --resume"):
-            accelerator.unwrap_model(model).save_pretrained(folder)
+        remedy = "make room and go on with --resume"
+        with translate_io_errors(f"the model in {folder}", remedy), atomic_files(folder) as temporary:
+            accelerator.unwrap_model(model).save_pretrained(temporary)
 
 
 @torch.no_grad()
@@ -183,15 +192,19 @@ def load_weights(accelerator: Accelerator, models: list[Any], folder: str) -> No
 
 def save(accelerator: Accelerator, folder: Path, progress: Progress) -> None:
     """Model, optimizer, schedule, progress and random states, whole or not at all, in the place of those before."""
-    unfinished = folder / "partial"
-    with errors_of_writing(folder / f"checkpoint-{progress.updates}", "make room and go on with --resume"):
-        accelerator.save_state(str(unfinished))
-    accelerator.wait_for_everyone()
-    if accelerator.is_main_process:
-        old = list(folder.glob("checkpoint-*"))
-        unfinished.replace(folder / f"checkpoint-{progress.updates}")
-        for path in old:
-            shutil.rmtree(path)
+    names = [new_temporary_dir(folder).name if accelerator.is_main_process else None]
+    unfinished = folder / str(broadcast_object_list(names)[0])
+    try:
+        with translate_io_errors(folder / f"checkpoint-{progress.updates}", "make room and go on with --resume"):
+            accelerator.save_state(str(unfinished))
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            old = list(folder.glob("checkpoint-*"))
+            replace_dir(unfinished, folder / f"checkpoint-{progress.updates}")
+            for path in old:
+                delete_dir(path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
     accelerator.wait_for_everyone()
 
 

@@ -63,8 +63,9 @@ def _run(request):
     import torch
     from transformers import TrainerCallback, TrainerState
 
-    from vanilla_transformer.training import run, saving, trainer
+    from vanilla_transformer.training import run, trainer
     from vanilla_transformer.training.recipe import Recipe
+    from vanilla_transformer.utils import atomic
 
     trace = os.open(Path(request["place"]) / "trace", os.O_WRONLY | os.O_CREAT)
 
@@ -166,8 +167,9 @@ def _run(request):
         before=lambda folder, *args: reach("final README.md"),
         after=lambda result, *args: half(result),
     )
-    wrap(trainer, "move_whole", lambda partial, place: reach(f"{place.name} whole"), lambda r, *a: reach("moved"))
-    wrap(saving.shutil, "rmtree", lambda path, **kwargs: reach(f"rmtree {Path(path).name}"))
+    wrap(trainer, "replace_dir", lambda source, place: reach(f"{place.name} whole"), lambda r, *a: reach("moved"))
+    # without what is drawn at random in the names of temporary folders
+    wrap(atomic.shutil, "rmtree", lambda path, **kwargs: reach(f"rmtree {Path(path).name[22:]}"))
     wrap(Path, "replace", before=lambda self, target: reach(f"replace {self.name}"))
     wrap(run, "average_weights", before=lambda folders: reach("average"))
     wrap(run, "_score", before=lambda *args: reach(f"score {args[-1]}"))

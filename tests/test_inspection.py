@@ -123,7 +123,7 @@ def test_a_model_of_one_stack_and_empty_texts_are_refused(model, tokenizer):
     bare = train_character_tokenizer([SOURCE])
     with pytest.raises(ValueError, match="source '' has no token"):
         attention_maps(model, bare, "", TARGET)
-    with pytest.raises(ValueError, match="target has no token"):
+    with pytest.raises(ValueError, match="target '' has no token"):
         attention_maps(model, bare, "M", "")
 
 

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import signal
+from itertools import filterfalse
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,8 @@ from vanilla_transformer.training.checkpoints import delete_old_checkpoints, fin
 from vanilla_transformer.training.divergence import LEAST, ROWS, SKIPPED, DivergenceRule, Update
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run import RunInterrupted
-from vanilla_transformer.training.saving import PARTIAL, whole_files
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TokenTrainer
+from vanilla_transformer.utils.atomic import is_temporary
 
 # Killed and resumed --------------------------------------------------------------------------------------------------
 
@@ -144,11 +145,13 @@ def test_a_run_that_is_killed_again_and_again_ends_bit_identical(processes, tmp_
             assert made == batches[update][: len(made)], (kill, update)
         for checkpoint in find_checkpoints(folder):
             assert_same_state(checkpoint, whole / checkpoint.name)
-        found = {path.relative_to(folder).parts[0] for path in folder.rglob("*.safetensors")} - {PARTIAL}
-        assert found <= {path.name for path in find_checkpoints(folder)} | {"model.safetensors"}, kill
+        found = {path.relative_to(folder).parts[0] for path in folder.rglob("*.safetensors")}
+        assert set(filterfalse(is_temporary, found)) <= {path.name for path in find_checkpoints(folder)} | {
+            "model.safetensors"
+        }, kill
     assert history(folder) == history(whole)
     assert equal_weights(weights(folder), weights(whole))
-    assert not (folder / PARTIAL).exists()
+    assert not any(map(is_temporary, folder.iterdir()))
     kept = [path.name for path in find_checkpoints(folder)]
     assert len(kept) <= 3 and kept[-1] == f"checkpoint-{values['training']['max_steps']}"
     facts = [json.loads((place / "metrics.json").read_text())["model"] for place in (folder, whole)]
@@ -286,24 +289,10 @@ def test_a_full_disk_leaves_everything_that_was_whole(processes, tmp_path):
         ended = processes.run(values, resume=True, at=f"final {at}", do="full")
         assert_sentence(ended, f"the model in {folder}", "make room and go on with --resume")
         assert content(folder) == before, at
-        assert not (folder / PARTIAL).exists()
+        assert not any(map(is_temporary, folder.iterdir()))
     assert history(folder) == history(whole)
     for place in (".", *(path.name for path in find_checkpoints(whole))):
         assert equal_weights(weights(folder / place), weights(whole / place)), place
-
-
-def test_files_take_their_places_together_or_not_at_all(tmp_path):
-    (tmp_path / "a.txt").write_text("old")
-    with pytest.raises(ZeroDivisionError), whole_files(tmp_path) as partial:
-        (partial / "a.txt").write_text("new")
-        raise ZeroDivisionError
-    assert content(tmp_path) == {Path("a.txt"): b"old"}
-    with whole_files(tmp_path) as partial:
-        (partial / "a.txt").write_text("new")
-        (partial / "inner").mkdir()
-        (partial / "inner" / "b.txt").write_text("b")
-    assert content(tmp_path) == {Path("a.txt"): b"new", Path("inner/b.txt"): b"b"}
-    assert not (tmp_path / PARTIAL).exists()
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,28 @@
 What reads data or trains is imported by the command that needs it, and after its arguments are checked.
 """
 
+import gzip
+import io
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from vanilla_transformer.training import DivergedError, RunInterrupted
+from vanilla_transformer.utils.atomic import (
+    atomic_file,
+    atomic_files,
+    check_output_dir,
+    check_output_file,
+    translate_io_errors,
+)
+from vanilla_transformer.utils.errors import ClosedStreamError, describe, exit_status, friendly_errors
 
 if TYPE_CHECKING:
     from vanilla_transformer import VanillaTransformerConfig
@@ -20,12 +32,29 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "main"]
 
+LONGEST_LINE = 10_000_000
+"""Bytes of a line of a text file; what is longer is no sentence, and would fill the memory."""
+
+
+class _Commands(TyperGroup):
+    """Commands whose interrupts and truncated files are told apart, of which typer makes status 130 and "aborted"."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            _say("interrupted." if exit_status(error) == 130 else "terminated.")
+            raise typer.Exit(exit_status(error)) from error
+        except EOFError as error:
+            raise OSError(f"a file ends too soon: {error or 'it is empty or cut short'}") from error
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="vanilla-transformer",
     help="Transformers trained from scratch: from two text files to a model that anyone can load.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 ModelOption = Annotated[str, typer.Option("--model", "-m", help="Folder of a run or saved model, or a Hub id.")]
@@ -38,6 +67,22 @@ BeamsOption = Annotated[int | None, typer.Option("--num-beams", min=1, help="Def
 
 def _say(line: str) -> None:
     typer.echo(line, err=True)
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    # the sentence of the application stands at the top of its help
+    if version:
+        from vanilla_transformer import __version__
+
+        typer.echo(f"vanilla-transformer {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
 
 
 @app.command()
@@ -90,17 +135,19 @@ def train_tokenizer_command(
     lowercase: Annotated[bool, typer.Option(help="Lower the case of all text.")] = False,
 ) -> None:
     """Train a byte-level BPE tokenizer that AutoTokenizer loads."""
+    output = check_output_dir(output, empty=False)
+    for path in texts:
+        _open_input(str(path)).close()
     from vanilla_transformer.tokenization import train_tokenizer
-    from vanilla_transformer.training.saving import errors_of_writing
 
     def lines() -> Iterator[str]:
         for path in texts:
-            with path.open("rb") as stream:
+            with _open_input(str(path)) as stream:
                 yield from _lines(stream, str(path))
 
     tokenizer = train_tokenizer(lines(), vocab_size, lowercase=lowercase)
-    with errors_of_writing(output, "make room and train it again"):
-        tokenizer.save_pretrained(output)
+    with translate_io_errors(output, "make room and train it again"), atomic_files(output) as temporary:
+        tokenizer.save_pretrained(temporary)
     _say(f"{len(tokenizer):,} entries saved in {output}")
 
 
@@ -130,6 +177,8 @@ def generate(
     ] = None,
 ) -> None:
     """Write one line of output for each line of input, in the same order; of a language model how it goes on."""
+    if output != "-":
+        check_output_file(output)
     source = _open_input(input)
     _quiet_libraries()
     from vanilla_transformer.generation.translate import Translator
@@ -156,7 +205,7 @@ def generate(
         read_ahead=read_ahead or (1 if source.isatty() else 1024),
         **{name: value for name, value in options.items() if value is not None},
     )
-    with _whole_file(output) as sink:
+    with _output(output) as sink:
         for number, hypotheses in enumerate(results):
             for hypothesis in hypotheses:
                 sink.write(_output_line(number, hypothesis, n_best, scores))
@@ -180,6 +229,8 @@ def evaluate(
 
     from vanilla_transformer.data.sources import ParallelData, load_parallel
 
+    if output is not None:
+        check_output_file(output)
     dataset, report = load_parallel(ParallelData(source=source, target=target))
     for line in report.lines():
         _say(line)
@@ -191,7 +242,7 @@ def evaluate(
     translator = Translator.from_pretrained(model, device, revision=revision)
     outputs = [best[0].text for best in translator.translate(dataset["source"], **options)]
     if output is not None:
-        with _whole_file(str(output)) as sink:
+        with atomic_file(output) as sink:
             sink.writelines(_one_line(text) + "\n" for text in outputs)
     scores = score_texts(outputs, list(dataset["target"]), tokenize, lowercase=lowercase)
     print(json.dumps(scores.to_dict(), indent=2))
@@ -303,12 +354,16 @@ def inspect(
     revision: RevisionOption = None,
 ) -> None:
     """Draw what a model attends to while it writes."""
+    if kind not in ("cross", "encoder", "decoder"):
+        raise ValueError(f"--kind {kind} is unknown; it is cross, encoder or decoder.")
+    from vanilla_transformer.utils.pictures import picture_format
+
+    picture_format(output)
+    check_output_file(output)
     _quiet_libraries()
     from vanilla_transformer.generation.translate import Translator
     from vanilla_transformer.inspection.attention import attention_maps, plot_attention
 
-    if kind not in ("cross", "encoder", "decoder"):
-        raise ValueError(f"--kind {kind} is unknown; it is cross, encoder or decoder.")
     translator = Translator.from_pretrained(model, revision=revision)
     maps = attention_maps(
         translator.model, translator.tokenizer, source, target, target_tokenizer=translator.target_tokenizer
@@ -426,40 +481,61 @@ def _named_config(model: str) -> "VanillaTransformerConfig":
 
 
 def _open_input(name: str) -> IO[bytes]:
+    """Open a text file, a pipe, or for `-` standard input; what gzip has packed is unpacked."""
     if name == "-":
-        return sys.stdin.buffer
-    path = Path(name)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no input file {name}; give a text file, or - for stdin.")
-    return path.open("rb")
+        if sys.stdin is None:
+            raise ClosedStreamError("standard input is closed; give a text file with --input.")
+        return _unpacked(sys.stdin.buffer)
+    try:
+        return _unpacked(open(name, "rb"))  # noqa: SIM115 - whoever asked for it reads it
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no input file {name}; give a text file, or - for stdin.") from None
+    except IsADirectoryError:
+        raise IsADirectoryError(f"{name} is a folder; give a text file, or - for stdin.") from None
+
+
+def _unpacked(stream: Any) -> IO[bytes]:
+    # a terminal is not looked at before it is read
+    if stream.isatty() or not hasattr(stream, "peek") or stream.peek(2)[:2] != b"\x1f\x8b":
+        return stream
+    return io.BufferedReader(gzip.GzipFile(fileobj=stream))  # type: ignore[arg-type]
 
 
 def _lines(stream: IO[bytes], name: str) -> Iterator[str]:
-    for number, line in enumerate(stream, start=1):
-        try:
-            # without the byte order mark of a first line
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{name}, line {number}: not valid UTF-8; convert the text to UTF-8 first.") from error
-        yield text.removesuffix("\n").removesuffix("\r")
+    number = 0
+    try:
+        while line := stream.readline(LONGEST_LINE + 1):
+            number += 1
+            if len(line) > LONGEST_LINE:
+                raise ValueError(
+                    f"{name}, line {number}: longer than {LONGEST_LINE:,} bytes; give a text file with one sentence a line."
+                )
+            try:
+                # without the byte order mark of a first line
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{name}, line {number}: not valid UTF-8; convert the text to UTF-8 first."
+                ) from error
+            text = text.removesuffix("\n").removesuffix("\r")
+            if number == 1 and "\r" in text and not line.endswith(b"\n"):
+                raise ValueError(f"{name}: its lines end in carriage returns alone; convert them to line feeds first.")
+            yield text
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{name}: damaged after line {number} ({error}); pack it with gzip again.") from error
 
 
 @contextmanager
-def _whole_file(name: str) -> Iterator[IO[str]]:
+def _output(name: str) -> Iterator[IO[str]]:
     """A text file that appears under its name only when all of it is written; stdout for `-`."""
-    if name == "-":
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
-        yield sys.stdout
-        return
-    path = Path(name)
-    partial = path.with_name(path.name + ".partial")
-    stream = partial.open("w", encoding="utf-8", newline="\n")
-    try:
-        with stream:
+    if name != "-":
+        with atomic_file(name) as stream:
             yield stream
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+        return
+    if sys.stdout is None:
+        raise ClosedStreamError("standard output is closed; give a file with --output.")
+    sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+    yield sys.stdout
 
 
 def _one_line(text: str) -> str:
@@ -474,24 +550,24 @@ def _output_line(number: int, hypothesis: "Hypothesis", n_best: int, scores: boo
     return f"{text}\t{score}\n" if scores else f"{text}\n"
 
 
-def _sentence(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines) or type(error).__name__
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command; mistakes end in one sentence and status 2, training that diverges in 1, an interrupt in 130."""
-    try:
-        app(args=arguments, prog_name="vanilla-transformer")
-    except (ValueError, OSError, ImportError) as error:
-        _say(f"error: {_sentence(error)}")
-        sys.exit(2)
-    except DivergedError as error:
-        _say(f"error: {_sentence(error)}")
-        sys.exit(1)
-    except RunInterrupted as error:
-        _say(_sentence(error))
-        sys.exit(130)
+    """Run a command and end the process; how is told in [`vanilla_transformer.utils.errors`]."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    usage_error: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+    with friendly_errors(given):
+        try:
+            status = app(args=given, prog_name="vanilla-transformer", standalone_mode=False)
+        except usage_error as error:
+            context = getattr(error, "ctx", None)
+            command = context.command_path if context else "vanilla-transformer"
+            raise ValueError(f"{error.format_message().rstrip('.')}; see {command} --help.") from error
+        except DivergedError as error:
+            _say(f"error: {describe(error)}")
+            status = 1
+        except RunInterrupted as error:
+            _say(describe(error))
+            status = 130
+    sys.exit(status or 0)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from vanilla_transformer.inspection.attention import attention_maps, plot_attent
 from vanilla_transformer.training.fields import override_fields
 from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.run import run_recipe
+from vanilla_transformer.utils.atomic import atomic_file
 
 __all__ = ["run_demo"]
 
@@ -51,8 +52,8 @@ def run_demo(output: Path, overrides: Iterable[str] = (), say: Callable[[str], N
     splits = written_form_splits()
     data.mkdir(parents=True, exist_ok=True)
     for name, pairs in splits.items():
-        lines = (f"{source}\t{target}\n" for source, target in pairs)
-        (data / f"{name}.tsv").write_text("".join(lines), encoding="utf-8")
+        with atomic_file(data / f"{name}.tsv") as stream:
+            stream.writelines(f"{source}\t{target}\n" for source, target in pairs)
     result = run_recipe(recipe, overwrite=True, say=say)
 
     translator = Translator.from_pretrained(result.folder)

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER
-from vanilla_transformer.training.saving import errors_of_writing, whole_folder
+from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors
 
 from .convert import build_ours, from_transformers, load_ours, load_theirs
 from .convert import to_transformers as export
@@ -51,11 +51,7 @@ def convert_folder(
         FileExistsError: where `output` holds something.
         OSError: where it cannot be read or written.
     """
-    output = Path(output).resolve()  # a link is no folder that another could be moved to
-    if output == Path.cwd():
-        raise FileExistsError("the folder for the converted model cannot be the one you are in; name another.")
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise FileExistsError(f"{output} is not empty; name another folder for the converted model.")
+    output = check_output_dir(output)
     if kind not in ("transformers", "fairseq", "opennmt"):
         raise ConversionError(f"--kind {kind} is unknown; it is transformers, fairseq or opennmt.")
     reference: PreTrainedModel | None = None
@@ -71,22 +67,21 @@ def convert_folder(
     else:
         reference = load_theirs(_place(model), revision, None, say)
         converted = from_transformers(reference, report=say)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with errors_of_writing(output, "make room and convert again"), whole_folder(output) as partial:
+    with translate_io_errors(output, "make room and convert again"), atomic_dir(output) as temporary:
         if kind == "transformers":
             separate = getattr(converted.config, "target_vocab_size", None) is not None
             split = False if to_transformers else separate or None
-            if copy_tokenizers(_place(model), revision, partial, split=split, say=say) and not separate:
+            if copy_tokenizers(_place(model), revision, temporary, split=split, say=say) and not separate:
                 converted = _of_separate_vocabularies(converted)
-        converted.save_pretrained(partial)
+        converted.save_pretrained(temporary)
         if kind == "opennmt":  # its vocabularies are in the checkpoint
-            _save_vocabularies(*opennmt_vocabularies(read_checkpoint(model), model), OPENNMT_SPECIAL, partial)
+            _save_vocabularies(*opennmt_vocabularies(read_checkpoint(model), model), OPENNMT_SPECIAL, temporary)
         elif source_dictionary is not None:
             target = fairseq_dictionary(target_dictionary or source_dictionary)
-            _save_vocabularies(fairseq_dictionary(source_dictionary), target, FAIRSEQ_SPECIAL, partial)
+            _save_vocabularies(fairseq_dictionary(source_dictionary), target, FAIRSEQ_SPECIAL, temporary)
         elif kind == "fairseq":
             say("without --source-dictionary, the converted model has no tokenizer.")
-        saved = type(converted).from_pretrained(partial, dtype=converted.dtype)
+        saved = type(converted).from_pretrained(temporary, dtype=converted.dtype)
         if reference is None:
             _check_saved(converted, saved)
             say(f"{kind} is not at hand to compare outputs with; all weights are placed, and saved as they were.")

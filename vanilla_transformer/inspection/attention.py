@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanilla_transformer.utils.atomic import atomic_file
+from vanilla_transformer.utils.pictures import picture_format
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -77,9 +80,11 @@ def attention_maps(
         )
     target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
     source_ids = tokenizer(source, return_tensors="pt")["input_ids"].to(model.device)
-    if source_ids.numel() == 0:
+    if source_ids.numel() == 0 or not source.strip():
         raise ValueError(f"The source {source!r} has no token to attend to: give a text that is not empty.")
 
+    if target is not None and not target.strip():
+        raise ValueError(f"The target {target!r} has no token: give a text that is not empty.")
     was_training = model.training
     model.eval()
     try:
@@ -202,6 +207,7 @@ def plot_attention(
             "target, written",
         ),
     }
+    picture_format(path)
     if kind not in sides:
         raise ValueError(f"There is no attention kind {kind!r}: choose one of {', '.join(sides)}.")
     keys, queries, name, key_label, query_label = sides[kind]
@@ -265,7 +271,8 @@ def plot_attention(
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", facecolor="white")
+    with atomic_file(path, "wb") as stream:
+        figure.savefig(stream, format=picture_format(path), facecolor="white")
     return path
 
 

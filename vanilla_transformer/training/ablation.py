@@ -38,8 +38,8 @@ from vanilla_transformer.training.fields import build_section, override_fields, 
 from vanilla_transformer.training.plots import plot_ablation
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run import DIVERGED, METRICS, RECIPE, run_recipe, short_name, training_arguments
-from vanilla_transformer.training.saving import PARTIAL, errors_of_writing, whole_files, whole_folder
 from vanilla_transformer.training.tasks import Task
+from vanilla_transformer.utils.atomic import atomic_dir, atomic_files, is_temporary, translate_io_errors
 
 __all__ = ["Ablation", "AblationSection", "Cell", "markdown_table", "print_table", "run_ablation"]
 
@@ -189,7 +189,7 @@ def _folder(recipe: Recipe) -> Path:
 
 def _name(name: Any) -> str:
     """The name of a cell, which is that of its folder, too."""
-    taken = {BASELINE, TOKENIZER, PARTIAL, VALUES, TABLE, TEXT, PICTURE}
+    taken = {BASELINE, TOKENIZER, VALUES, TABLE, TEXT, PICTURE}
     if not isinstance(name, str):
         raise RecipeError(f"ablation cell {name!r}: a name must be text; put it in quotation marks.")
     if name.casefold() in taken or not re.fullmatch(r"\w[\w .,+=()-]*", name):
@@ -335,13 +335,13 @@ def run_ablation(
     if overwrite and folder.is_dir():
         shutil.rmtree(folder)
     remedy = "make room and start again"
-    with errors_of_writing(folder / VALUES, remedy), whole_files(folder) as partial:
+    with translate_io_errors(folder / VALUES, remedy), atomic_files(folder) as temporary:
         text = yaml.safe_dump(ablation.values, sort_keys=False, allow_unicode=True, width=119)
-        (partial / VALUES).write_text(text, encoding="utf-8")
+        (temporary / VALUES).write_text(text, encoding="utf-8")
     if ready is None:
         place = folder / TOKENIZER
-        with errors_of_writing(place, "make room and go on with --resume"), whole_folder(place) as partial:
-            task.save(partial)
+        with translate_io_errors(place, "make room and go on with --resume"), atomic_dir(place) as temporary:
+            task.save(temporary)
 
     results: dict[tuple[str, int], dict[str, Any]] = {}
     number = len(ablation.cells) * len(ablation.seeds)
@@ -359,7 +359,7 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         raise RecipeError("--resume goes on with an ablation and --overwrite deletes it; give one of them.")
     if folder.exists() and not folder.is_dir():
         raise RecipeError(f"output_dir {folder} is a file; name a folder.")
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} <= {PARTIAL}:
+    if not folder.is_dir() or all(is_temporary(path) for path in folder.iterdir()):
         return
     if not (folder / VALUES).is_file():
         raise RecipeError(f"output_dir {folder} holds files but no ablation; name another folder.")
@@ -536,12 +536,12 @@ def _mean(name: str, given: list[float | None]) -> dict[str, float | None]:
 
 def _write(folder: Path, table: dict[str, Any], say: Callable[[str], None]) -> None:
     with (
-        errors_of_writing(f"the table in {folder}", "make room and go on with --resume"),
-        whole_files(folder) as partial,
+        translate_io_errors(f"the table in {folder}", "make room and go on with --resume"),
+        atomic_files(folder) as temporary,
     ):
-        (partial / TABLE).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        drawn = plot_ablation(table, partial / PICTURE)
-        (partial / TEXT).write_text(markdown_table(table, PICTURE if drawn else None), encoding="utf-8")
+        (temporary / TABLE).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        drawn = plot_ablation(table, temporary / PICTURE)
+        (temporary / TEXT).write_text(markdown_table(table, PICTURE if drawn else None), encoding="utf-8")
     if not drawn:
         say(f"{PICTURE} was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings.")
     say(f"finished: {folder / TEXT}")

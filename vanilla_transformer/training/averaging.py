@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from transformers.utils.hub import CHAT_TEMPLATE_DIR
 
 from vanilla_transformer.hub import TOKENIZER
-from vanilla_transformer.training.saving import errors_of_writing, whole_folder
+from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors
 
 __all__ = ["average_checkpoints", "average_weights"]
 
@@ -88,18 +88,16 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Pa
         FileExistsError: where `output` already holds a model.
         OSError: where it cannot be written.
     """
-    output = Path(output)
-    if output.exists() and any(output.iterdir()):
-        raise FileExistsError(f"{output} is not empty; name another folder for the averaged model.")
+    output = check_output_dir(output)
     weights = average_weights(folders)
-    with errors_of_writing(output, "make room and average again"), whole_folder(output) as partial:
+    with translate_io_errors(output, "make room and average again"), atomic_dir(output) as temporary:
         last = Path(folders[-1])
         for path in sorted(last.iterdir()):
             if not any(fnmatch(path.name, mask) for mask in _BESIDE_WEIGHTS):
                 continue
             if path.is_dir():
-                shutil.copytree(path, partial / path.name)
+                shutil.copytree(path, temporary / path.name)
             elif path.is_file():
-                shutil.copy2(path, partial / path.name)
-        save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
+                shutil.copy2(path, temporary / path.name)
+        save_file(weights, temporary / WEIGHTS, metadata={"format": "pt"})
     return output

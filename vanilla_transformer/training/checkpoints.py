@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from transformers import TrainerState
 
-from vanilla_transformer.training.saving import delete_folder
+from vanilla_transformer.utils.atomic import delete_dir
 
 __all__ = [
     "LOWER_IS_BETTER",
@@ -124,4 +124,4 @@ def delete_old_checkpoints(run: Path, limit: int | None, keep: Iterable[Path]) -
     names = {Path(folder).name for folder in keep} | {checkpoints[-1].name}
     old = [checkpoint for checkpoint in checkpoints if checkpoint.name not in names]
     for checkpoint in old[: max(len(checkpoints) - limit, 0)]:
-        delete_folder(checkpoint)
+        delete_dir(checkpoint)

@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vanilla_transformer.utils.atomic import atomic_file
+from vanilla_transformer.utils.pictures import picture_format
+
 __all__ = ["plot_ablation", "plot_curves"]
 
 # Okabe and Ito's colours, told apart by colour-blind readers too, without the yellow that is lost on white; black is the
@@ -58,7 +61,8 @@ def plot_curves(
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=8)
     figure.suptitle(title)
-    figure.savefig(path, dpi=120)
+    with atomic_file(path, "wb") as stream:
+        figure.savefig(stream, format=picture_format(path), dpi=120)
     return True
 
 
@@ -156,5 +160,6 @@ def plot_ablation(table: dict[str, Any], path: str | Path) -> bool:
         direction = "lower is better" if score["lower_is_better"] else "higher is better"
         score_axis.set_xlabel(f"{heading}: difference to the baseline ({direction})")
     figure.suptitle(table["title"])
-    figure.savefig(path, dpi=120)
+    with atomic_file(path, "wb") as stream:
+        figure.savefig(stream, format=picture_format(path), dpi=120)
     return True

@@ -42,6 +42,7 @@ from vanilla_transformer.training.licenses import LICENSES, OTHER_LICENSE, neare
 from vanilla_transformer.training.presets import PRESETS, RecipePreset
 from vanilla_transformer.training.schedules import noam_factor
 from vanilla_transformer.training.tasks import TASKS, Task
+from vanilla_transformer.utils.atomic import atomic_file
 
 __all__ = [
     "AveragingSection",
@@ -413,7 +414,8 @@ class Recipe:
     def save(self, path: str | Path) -> None:
         """Write the recipe, with all defaults, as YAML."""
         text = yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=119)
-        Path(path).write_text(text, encoding="utf-8")
+        with atomic_file(path) as stream:
+            stream.write(text)
 
     def check(self) -> None:
         """Refuse what cannot be run.

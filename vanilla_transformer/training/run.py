@@ -45,11 +45,11 @@ from vanilla_transformer.training.leaving import leave_in_order
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.recipe import Recipe
-from vanilla_transformer.training.saving import PARTIAL, errors_of_writing, whole_files
 from vanilla_transformer.training.schedules import peak_learning_rate
 from vanilla_transformer.training.sharding import check_plugin, gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
 from vanilla_transformer.training.trainer import TRAINED_WEIGHTS
+from vanilla_transformer.utils.atomic import atomic_files, is_temporary, remove_temporaries, translate_io_errors
 
 __all__ = ["RunResult", "run_recipe", "short_name", "training_arguments"]
 
@@ -125,9 +125,9 @@ def run_recipe(
     # not before all else is known to be in order: this deletes a run that is overwritten
     if first_process:
         _clear_folder(folder, recipe, arguments, keep=resume)
-        with errors_of_writing(folder, "make room and start again"), whole_files(folder) as partial:
-            recipe.save(partial / RECIPE)
-            task.save(partial)
+        with translate_io_errors(folder, "make room and start again"), atomic_files(folder) as temporary:
+            recipe.save(temporary / RECIPE)
+            task.save(temporary)
     arguments.distributed_state.wait_for_everyone()
     if resume:
         say(
@@ -187,7 +187,7 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if resume and overwrite:
         raise RecipeError("--resume goes on with a run and --overwrite deletes it; give one of them.")
     # a run that was killed while it wrote its very first files has left no more than these
-    if not folder.is_dir() or {path.name for path in folder.iterdir()} <= {PARTIAL}:
+    if not folder.is_dir() or all(is_temporary(path) for path in folder.iterdir()):
         return
     is_run = (folder / RECIPE).is_file()
     if overwrite and not is_run:
@@ -241,7 +241,8 @@ def _clear_folder(folder: Path, recipe: Recipe, arguments: TrainingArguments, *,
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     checkpoints = find_checkpoints(folder)
-    for unfinished in {*folder.glob("checkpoint-*"), folder / PARTIAL} - set(checkpoints):
+    remove_temporaries(folder)
+    for unfinished in set(folder.glob("checkpoint-*")) - set(checkpoints):
         shutil.rmtree(unfinished, ignore_errors=True)
     (folder / DIVERGED).unlink(missing_ok=True)
     if checkpoints:
@@ -514,18 +515,18 @@ def _finish(
 ) -> None:
     """Write what makes the folder a model that anyone can load, beside the checkpoints."""
     with (
-        errors_of_writing(f"the model in {folder}", "make room and go on with --resume"),
-        whole_files(folder) as partial,
+        translate_io_errors(f"the model in {folder}", "make room and go on with --resume"),
+        atomic_files(folder) as temporary,
     ):
-        trainer.model.save_pretrained(partial)
-        trainer.state.save_to_json(str(partial / STATE))
-        _write_json(partial / METRICS, metrics)
-        if not plot_curves(trainer.state.log_history, partial / CURVES, folder.name, task.curves):
+        trainer.model.save_pretrained(temporary)
+        trainer.state.save_to_json(str(temporary / STATE))
+        _write_json(temporary / METRICS, metrics)
+        if not plot_curves(trainer.state.log_history, temporary / CURVES, folder.name, task.curves):
             say(
                 "curves.png was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings."
             )
         try:
-            write_model_card(partial, recipe, task, metrics, repository)
+            write_model_card(temporary, recipe, task, metrics, repository)
         except OSError:
             raise
         except (
@@ -555,8 +556,8 @@ def _write_diverged(error: DivergedError, folder: Path, ids: list[int]) -> None:
         "examples": ids,
         "checkpoint": None if error.checkpoint is None else error.checkpoint.name,
     }
-    with errors_of_writing(folder / DIVERGED, str(error).removesuffix(".")), whole_files(folder) as partial:
-        _write_json(partial / DIVERGED, facts)
+    with translate_io_errors(folder / DIVERGED, str(error).removesuffix(".")), atomic_files(folder) as temporary:
+        _write_json(temporary / DIVERGED, facts)
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from huggingface_hub import CommitInfo
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
@@ -41,10 +42,10 @@ from vanilla_transformer.training.divergence import (
     NumberedRows,
 )
 from vanilla_transformer.training.moving_average import MovingAverage
-from vanilla_transformer.training.saving import PARTIAL, errors_of_writing, move_whole
 from vanilla_transformer.training.schedules import inverse_sqrt_schedule
 from vanilla_transformer.training.sharding import embeddings_in_root_group, without_tied_copies
 from vanilla_transformer.training.token_batches import TokenBudgetMixin
+from vanilla_transformer.utils.atomic import new_temporary_dir, replace_dir, translate_io_errors
 
 __all__ = ["Seq2SeqTokenTrainer", "TokenTrainer"]
 
@@ -110,7 +111,7 @@ class TokenTrainer(TokenBudgetMixin):
         # Trainer deletes file by file, and by file times, where these are close together with a warning; a run that was
         # copied has all of them alike
         self._save_total_limit, self.args.save_total_limit = self.args.save_total_limit, None
-        self._saving = False
+        self._temporary: Path | None = None  # the folder in which a checkpoint is being written
         self._can_skip_logits = "skip_logits" in inspect.signature(type(self.model).forward).parameters
         self._started: float | None = None
         self._minutes_before = 0.0
@@ -248,7 +249,6 @@ class TokenTrainer(TokenBudgetMixin):
         self._stop_if_diverged(weights=True)
         self._count_time()
         run, name = Path(self.args.output_dir), f"checkpoint-{self.state.global_step}"
-        partial = run / PARTIAL / name
         # else the mean loss of the next log would not be that of the unbroken run, which begins before this checkpoint
         self.state.stateful_callbacks[UNLOGGED] = {
             "loss": self.accelerator.reduce(self._tr_loss, reduction="mean").item(),
@@ -256,9 +256,9 @@ class TokenTrainer(TokenBudgetMixin):
         }
         saved = find_checkpoints(run)
         remedy = f"{saved[-1].name} is whole, so make room and go on with --resume" if saved else "make room"
-        self._saving = True
         try:
-            with errors_of_writing(run / name, remedy):
+            with translate_io_errors(run / name, remedy):
+                self._temporary = self._shared_temporary_dir(run)
                 super()._save_checkpoint(*args, **kwargs)
                 self.accelerator.wait_for_everyone()
                 if self.state.best_global_step:
@@ -266,13 +266,13 @@ class TokenTrainer(TokenBudgetMixin):
                     if best.name == name or best.is_dir():
                         self.state.best_model_checkpoint = str(best)
                 if self.args.should_save:
-                    self.state.save_to_json(str(partial / STATE))
-                    move_whole(partial, run / name)
+                    self.state.save_to_json(str(self._temporary / name / STATE))
+                    replace_dir(self._temporary / name, run / name)
         finally:
-            self._saving = False
             self._clock = None
-            if self.args.should_save:
-                shutil.rmtree(run / PARTIAL, ignore_errors=True)
+            if self.args.should_save and self._temporary is not None:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
         if self.args.should_save:
             metric, greater = self.args.metric_for_best_model, self.args.greater_is_better
             keep = checkpoints_to_keep(run, self.state, self._keep_best, metric, greater)
@@ -281,7 +281,14 @@ class TokenTrainer(TokenBudgetMixin):
 
     def _get_output_dir(self, *args: Any, **kwargs: Any) -> str:
         folder = super()._get_output_dir(*args, **kwargs)
-        return str(Path(folder) / PARTIAL) if self._saving else folder
+        return folder if self._temporary is None else str(self._temporary)
+
+    def _shared_temporary_dir(self, run: Path) -> Path:
+        """Make the folder that all processes write a checkpoint into; its name is drawn by the first."""
+        names = [new_temporary_dir(run, "checkpoint").name if self.is_world_process_zero() else None]
+        temporary = run / str(broadcast_object_list(names)[0])
+        temporary.mkdir(exist_ok=True)  # where nodes do not share their disks
+        return temporary
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         if state_dict is not None:

@@ -1,0 +1,205 @@
+"""Errors for people: whatever ends a command is said in one line, and a fault of the package's own is told from a mistake.
+
+| what ended the command | status | on stderr |
+|---|---|---|
+| input, files, options or packages that are not in order | 2 | `error: ` and one sentence |
+| a fault of this package | 1 | one sentence that says so and names the file with the traceback |
+| training that diverged | 1 | one sentence |
+| Ctrl-C | 130 | `interrupted`, or what is kept |
+| SIGTERM, SIGHUP | 143, 129 | the same |
+| the reader of the output has gone, as after `head -1` | 1 | nothing |
+"""
+
+import contextlib
+import os
+import platform
+import re
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = [
+    "ClosedStreamError",
+    "Terminated",
+    "describe",
+    "exit_status",
+    "friendly_errors",
+    "hide_tokens",
+    "raise_on_signals",
+]
+
+EXPECTED = (ValueError, OSError, ImportError, EOFError)
+"""Kinds of errors that input, files and the machine give rise to; all others are faults of the package."""
+
+_TOKEN_OPTION = re.compile(r"(?s)(--token(?:=|\s+))\S+")
+_TOKEN = re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{8,}")
+_REMEDIES = {"ENOSPC": "make room", "EDQUOT": "make room", "EACCES": "change its permissions, or name another"}
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end (SIGTERM, SIGHUP); like Ctrl-C, so that whatever keeps work then keeps it now."""
+
+    def __init__(self, number: int):
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+class ClosedStreamError(OSError):
+    """Standard input or output is closed."""
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the exit status of a command that ended in this error; see the table above."""
+    if isinstance(error, Terminated):
+        return 128 + error.number
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if isinstance(error, BrokenPipeError):
+        return 1
+    return 2 if _is_expected(error) else 1
+
+
+def describe(error: BaseException) -> str:
+    """Return what an error says as one line, for people; access tokens in it are hidden."""
+    if isinstance(error, OSError) and error.errno is not None and error.strerror:
+        # "[Errno 13] Permission denied: 'x'"
+        names = [
+            os.fsdecode(name)
+            for name in (error.filename, error.filename2)
+            if isinstance(name, (str, bytes, os.PathLike))
+        ]
+        said = f"{' and '.join(names)}: {error.strerror.lower()}" if names else error.strerror
+        remedy = next((r for name, r in _REMEDIES.items() if getattr(signal, name, _errno(name)) == error.errno), None)
+        said += f"; {remedy}." if remedy else "."
+    else:
+        said = str(error)
+    if type(error).__name__ == "OutOfMemoryError":
+        said = f"the accelerator has too little memory; make batches smaller ({said.partition('.')[0]})."
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    # a control character could rewrite what the terminal shows
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(lines))
+    return hide_tokens(text) or type(error).__name__
+
+
+def hide_tokens(text: str) -> str:
+    """Return a text without the access tokens of the Hub in it."""
+    return _TOKEN.sub(r"\1_***", _TOKEN_OPTION.sub(r"\1***", text))
+
+
+def report_bug(error: BaseException, arguments: list[str]) -> str:
+    """Write the traceback of a fault of the package to a new file that only this user can read; return what to say.
+
+    Args:
+        error: as caught.
+        arguments: of the command.
+    """
+    versions = [f"Python {platform.python_version()}", platform.platform()]
+    for name in ("vanilla_transformer", "torch", "transformers"):
+        if version := getattr(sys.modules.get(name), "__version__", None):
+            versions.append(f"{name} {version}")
+    lines = [
+        f"vanilla-transformer {' '.join(arguments)}",
+        ", ".join(versions),
+        "".join(traceback.format_exception(error)),
+    ]
+    where = "no file for its traceback could be written"
+    with contextlib.suppress(OSError):
+        handle, path = tempfile.mkstemp(prefix="vanilla-transformer-", suffix=".log", text=True)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(hide_tokens("\n".join(lines)))
+        where = f"the traceback is in {path}; please report it with that file"
+    kind = type(error).__name__
+    said = describe(error)
+    return f"this is a bug in vanilla-transformer ({kind}{'' if said == kind else f': {said}'}); {where}."
+
+
+@contextlib.contextmanager
+def friendly_errors(arguments: list[str]) -> Iterator[None]:
+    """End the process with one line on stderr and a status that tells its kind, instead of a traceback.
+
+    Args:
+        arguments: of the command, for the report of a bug.
+
+    Raises:
+        SystemExit: for every error, also those of the streams that are flushed here.
+    """
+    try:
+        with raise_on_signals():
+            yield
+            _flush()
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if isinstance(error, BrokenPipeError):
+            _forget_output()
+        elif isinstance(error, KeyboardInterrupt):
+            _say("terminated" if isinstance(error, Terminated) else "interrupted")
+        elif _is_expected(error):
+            _say(f"error: {describe(error)}")
+        else:
+            _say(f"error: {report_bug(error, arguments)}")
+        sys.exit(exit_status(error))
+
+
+@contextlib.contextmanager
+def raise_on_signals() -> Iterator[None]:
+    """Raise [`Terminated`] on SIGTERM and SIGHUP, so that what is half done is cleaned up before the process ends.
+
+    Signals that are ignored, as SIGHUP under nohup, or handled otherwise stay so.
+    """
+
+    def handle(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once is enough: cleaning up is not to be interrupted
+        raise Terminated(number)
+
+    before = {}
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        # only the main thread may, and only what would end the process without a word
+        with contextlib.suppress(ValueError):
+            if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_expected(error: BaseException) -> bool:
+    """Tell whether an error comes from what the user gave, or from the machine."""
+    if isinstance(error, EXPECTED) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, MemoryError)
+
+
+def _flush() -> None:
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _forget_output()
+        raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def _forget_output() -> None:
+    """Keep the interpreter from a second attempt at writing what could not be written, with a traceback, at its end."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def _errno(name: str) -> int | None:
+    import errno
+
+    return getattr(errno, name, None)
