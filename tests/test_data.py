@@ -8,6 +8,8 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard, prepare_data_loader, skip_first_batches
@@ -17,11 +19,14 @@ from transformers import AutoTokenizer, DataCollatorForSeq2Seq
 from vanilla_transformer.data import (
     ParallelData,
     TokenBudgetBatchSampler,
+    files,
     iterate_texts,
     load_parallel,
     pair_lengths,
     tokenize_pairs,
 )
+from vanilla_transformer.data.preparation import TokenizerTexts
+from vanilla_transformer.data.texts import TextData, load_tagged_tokens, load_texts
 from vanilla_transformer.tokenization import train_tokenizer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -158,6 +163,27 @@ def test_windows_line_ends_and_byte_order_mark(tmp_path):
     assert texts(dataset) == [("one", "eins"), ("two", "zwei")]
     printed = str(report)
     assert "byte order mark of a.en" in printed and "Windows line ends of a.en left out on 2 lines" in printed
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.tsv", "a.jsonl", "a.conll", "a.txt.gz", "whole.txt"])
+def test_files_whose_lines_end_in_carriage_returns_alone_are_refused(tmp_path, name):
+    path = tmp_path / name
+    data = b"one\rtwo\rthree\n" if "whole" in name else b'{"text": "one"}\r{"text": "two"}\r'
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    load = load_tagged_tokens if ".conll" in name else load_texts
+    with pytest.raises(ValueError, match=r"ends its lines in carriage returns without line feeds: convert it.*tr '"):
+        load(TextData(path=path, unit="file" if "whole" in name else "line"))
+    if "whole" not in name and ".conll" not in name:
+        pairs = {"path": path} if name in ("a.tsv", "a.jsonl") else {"source": path, "target": path}
+        with pytest.raises(ValueError, match="carriage returns without line feeds"):
+            load_parallel(ParallelData(**pairs))
+
+
+def test_carriage_returns_across_blocks_of_a_file_are_windows_line_ends(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * ((1 << 20) - 1) + b"\r\n" + b"y\r\n")
+    dataset, report = load_parallel(ParallelData(source=path, target=path))
+    assert len(dataset) == 2 and "carriage returns inside" not in str(report)
 
 
 def test_no_line_end_at_the_end(tmp_path):
@@ -303,6 +329,98 @@ def test_faulty_records(tmp_path):
         load_parallel(ParallelData(path=write(tmp_path / "c.tsv", ["one field"])))
 
 
+HALF = "holds half a character (a lone surrogate, as of a cut emoji)"
+
+
+def test_pairs_with_half_a_character_are_left_out_and_named(tmp_path):
+    records = [
+        {"source": "a", "target": "b"},
+        {"source": "\ud83d", "target": "b"},
+        {"source": "a", "target": "\udc80 b"},
+    ]
+    dataset, report = load_parallel(ParallelData(path=write(tmp_path / "a.jsonl", map(json.dumps, records))))
+    assert texts(dataset) == [("a", "b")]
+    assert reasons(report) == {f"source {HALF}": [2], f"target {HALF}": [3]}
+    # what a writer that checks nothing leaves of the same: bytes that are not UTF-8
+    (tmp_path / "a.tsv").write_bytes(b"a\tb\n\xed\xa0\xbd\tb\n")
+    dataset, report = load_parallel(ParallelData(path=tmp_path / "a.tsv"))
+    assert texts(dataset) == [("a", "b")] and reasons(report) == {"line is not valid utf-8": [2]}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "nested parquet", "hub", "saved"])
+def test_texts_of_data_sets_that_are_not_valid_are_left_out_and_named(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    source = pa.array([b"ok", b"\xed\xa0\xbd x", b"fine"], pa.binary()).view(pa.string())
+    target = pa.array(["a", "b", "c"])
+    table = pa.table({"source": source, "target": target})
+    if kind == "nested parquet":
+        table = pa.table({"translation": pa.StructArray.from_arrays([source, target], ["source", "target"])})
+    spec = {"path": tmp_path / "a.parquet"}
+    if "nested" in kind:
+        spec |= {"source": "translation.source", "target": "translation.target"}
+    if kind == "hub":
+        (tmp_path / "hub").mkdir()
+        spec = {"path": tmp_path / "hub"}
+        pyarrow.parquet.write_table(table, tmp_path / "hub" / "train.parquet")
+    elif kind == "saved":
+        datasets.Dataset(datasets.table.InMemoryTable(table)).save_to_disk(tmp_path / "saved")
+        spec = {"path": tmp_path / "saved"}
+    else:
+        pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    dataset, report = load_parallel(ParallelData(**spec))
+    assert texts(dataset) == [("ok", "a"), ("fine", "c")]
+    assert reasons(report) == {"source is not valid utf-8": [2]}
+
+
+def test_a_data_set_of_json_with_half_a_character_names_the_way_around_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "hub").mkdir()
+    write(tmp_path / "hub" / "train.jsonl", [json.dumps({"source": "\ud83d", "target": "b"})])
+    with pytest.raises(ValueError, match="hub holds half a character .* give its files by path"):
+        load_parallel(ParallelData(path=tmp_path / "hub"))
+
+
+def test_json_that_is_nested_without_end_is_left_out(tmp_path):
+    lines = ['{"source": "a", "target": "b"}', '{"a":' * 100_000, "[" * 100_000]
+    dataset, report = load_parallel(ParallelData(path=write(tmp_path / "a.jsonl", lines)))
+    assert texts(dataset) == [("a", "b")] and reasons(report) == {"line is JSON nested too deeply": [2, 3]}
+
+
+def test_files_that_would_fill_the_memory_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "LARGEST_SURPRISE", 1 << 20)
+    bomb = tmp_path / "a.gz"
+    bomb.write_bytes(gzip.compress(b"one line\n" + b"\0" * (4 << 20)))
+    assert bomb.stat().st_size < 10_000
+    with pytest.raises(ValueError, match=r"a\.gz unpacks to more than 200 times its size.*\(at line 2\)"):
+        load_parallel(ParallelData(source=bomb, target=bomb))
+    with pytest.raises(ValueError, match=r"a\.gz unpacks to more than 200 times its size"):
+        load_texts(TextData(path=bomb, format="text", unit="file"))
+    monkeypatch.setattr(files, "LONGEST_LINE", 2 << 20)
+    long = write(tmp_path / "long", ["short", "x" * (3 << 20), "short"])
+    with pytest.raises(ValueError, match="long has a line of more than 2 MiB, line 2: divide it into texts"):
+        load_parallel(ParallelData(source=long, target=long))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("kind", ["text", "several files", "tsv header", "json", "parquet"])
+def test_portions_divide_pairs_without_overlap(tmp_path, kind, streaming):
+    spec = _store(kind, tmp_path)
+    parts = [load_parallel(ParallelData(**spec, portion=p), streaming=streaming) for p in ([0, 0.9], [0.9, 1])]
+    first, second = (texts(dataset) for dataset, _ in parts)
+    assert first + second == PAIRS and len(second) == 3
+    assert parts[1][1].read == 3 and "[0.9 to 1]: 3 of 3 pairs kept" in str(parts[1][1])
+
+
+def test_a_portion_that_is_none_is_refused(tmp_path):
+    spec = write_text_pair(tmp_path)
+    with pytest.raises(ValueError, match="portion='half' must be two numbers"):
+        ParallelData(**spec, portion="half")
+    with pytest.raises(ValueError, match="two shares that rise within 0 and 1"):
+        ParallelData(**spec, portion=[0.5, 1.5])
+    with pytest.raises(ValueError, match=r"\[0 to 0.01\] holds no pair; take a larger portion"):
+        load_parallel(ParallelData(**spec, portion=[0, 0.01]))
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -357,7 +475,7 @@ def test_broken_gzip_files(tmp_path, kind):
             load_parallel(ParallelData(**spec))
 
 
-@pytest.mark.parametrize("kind", ["cut short", "empty", "not Parquet", "damaged inside", "not UTF-8"])
+@pytest.mark.parametrize("kind", ["cut short", "empty", "not Parquet", "damaged inside"])
 def test_broken_parquet_files(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     folder = tmp_path / "set"
@@ -371,7 +489,6 @@ def test_broken_parquet_files(tmp_path, monkeypatch, kind):
         "empty": b"",
         "not Parquet": b"one\teins\n",
         "damaged inside": whole[:10] + b"\xff" * 60 + whole[70:],
-        "not UTF-8": whole.replace("ä".encode(), b"\xff\xff"),
     }
     (folder / "b.parquet").write_bytes(broken[kind])
     specs = [ParallelData(path=[folder / "a.parquet", folder / "b.parquet"]), ParallelData(path=folder)]
@@ -456,6 +573,22 @@ def test_texts_for_a_tokenizer(tmp_path):
         dataset, _ = load_parallel(ParallelData(**write_text_pair(tmp_path)), streaming=streaming)
         assert list(iterate_texts(dataset)) == [text for pair in PAIRS for text in pair]
         assert list(iterate_texts(dataset, "target")) == [target for _, target in PAIRS]
+
+
+def test_what_is_too_long_for_training_does_not_shape_the_tokenizer():
+    rows = [("one two", "eins zwei"), ("far too many words", "zu viele"), ("x" * 1001, "y"), ("three", "drei")]
+    table = datasets.Dataset.from_dict(dict(zip(("source", "target"), zip(*rows, strict=True), strict=True)))
+    kept = TokenizerTexts(table, ("source", "target"), "bpe", {"source": 3, "target": 3})
+    assert list(kept) == ["one two", "eins zwei", " ", "y", "three", "drei"]
+    assert kept.note() == (
+        "left out of the training of the tokenizer: rows that are too long for training (1) and words of more than 1,000 "
+        "characters (1)"
+    )
+    # a row goes with both its sides, whichever is asked for
+    assert list(TokenizerTexts(table, ("target",), "bpe", {"source": 3})) == ["eins zwei", "y", "drei"]
+    everything = TokenizerTexts(table, ("target",), "characters", {})
+    assert list(everything) == [target for _, target in rows] and everything.note() is None
+    assert list(TokenizerTexts(table, ("source",), "characters", {"source": 6})) == ["three"]
 
 
 def test_report_can_be_pickled(tmp_path):

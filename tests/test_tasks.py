@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, 
 from runs import ROOT, reversed_words, run, run_on_two, weights
 from tiny import tiny_model
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens, load_texts
-from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
 from vanilla_transformer.training.fields import override_fields
 from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.run import run_recipe
@@ -170,7 +170,7 @@ def test_the_first_piece_of_each_word_carries_its_tag():
     tokenizer = train_tokenizer(sentences(100, 0), 280)
     text = "dog greenhouse , cat"
     encoded = tokenizer(text, return_offsets_mapping=True)
-    words = encoded_words(text, encoded["offset_mapping"])
+    words = encoded_words(text.split(" "), encoded["offset_mapping"])
     labels = first_pieces(words, [10, 11, 12, 13])
     assert [label for label in labels if label != IGNORED] == [10, 11, 12, 13]
     assert labels[-1] == IGNORED and words[-1] is None  # the end of the text
@@ -229,15 +229,56 @@ def test_a_hub_data_set_gives_the_names_of_its_classes(tmp_path):
 
 def test_tags_of_every_kind(tmp_path):
     conll = tmp_path / "a.conll"
-    conll.write_text("-DOCSTART- O\n\nEU NNP B-ORG\nrejects VBZ O\n\nbroken\n\nPeter\xa0P. NNP\tB-PER\n")
+    conll.write_text("-DOCSTART- O\n\nEU NNP B-ORG\nrejects VBZ O\n\nbroken\n\nPeter\xa0P. NNP B-PER\n")
     data, report = load_tagged_tokens(TextData(path=conll))
     assert data["tokens"] == [["EU", "rejects"], ["Peter\xa0P."]] and data["tags"] == [["B-ORG", "O"], ["B-PER"]]
     assert data["id"] == [3, 8] and "dropped 1: too few fields (line 6)" in str(report)
     assert load_tagged_tokens(TextData(path=conll, label=1))[0]["tags"][0] == ["NNP", "VBZ"]
-    bad = [{"tokens": ["a"], "tags": ["O", "O"]}, {"tokens": ["a b"], "tags": ["O"]}, {"tokens": ["a"], "tags": ["O"]}]
+    bad = [
+        {"tokens": ["a"], "tags": ["O", "O"]},
+        {"tokens": ["  "], "tags": ["O"]},
+        {"tokens": ["a b"], "tags": ["O"]},
+    ]
     data, report = load_tagged_tokens(TextData(path=write_lines(tmp_path / "b.jsonl", bad)))
-    assert len(data) == 1
-    assert "not as many tags as tokens (line 1)" in str(report) and "holds a space" in str(report)
+    assert data["tokens"] == [["a b"]]
+    assert "not as many tags as tokens (line 1)" in str(report) and "a token is empty or is not text" in str(report)
+
+
+def test_fields_of_conll_files_are_what_stands_between_tabs(tmp_path):
+    conll = tmp_path / "a.conll"
+    conll.write_text("New York\tB-LOC\nhas\tO\n10 000 \tB-NUM\n\nParis\tO\t\n\n\tO\n\nno tab O\n")
+    data, report = load_tagged_tokens(TextData(path=conll))
+    assert data["tokens"] == [["New York", "has", "10 000"], ["no"]]
+    assert data["tags"] == [["B-LOC", "O", "B-NUM"], ["O"]]
+    assert "a tag is missing or no name or whole number (line 5)" in str(report)
+    assert "a token is empty or is not text (line 7)" in str(report)
+
+
+def test_a_token_that_holds_spaces_carries_one_tag():
+    tokens = ["new dog", "cat", "10 000"]
+    tokenizer = train_wordpiece_tokenizer(["new dog cat 10 000"] * 3, 25)
+    text = " ".join(tokens)
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    words = encoded_words(tokens, encoded["offset_mapping"])
+    pieces = [(text[start:end], word) for (start, end), word in zip(encoded["offset_mapping"], words, strict=True)]
+    assert {(piece, word) for piece, word in pieces if word is not None} >= {("new", 0), ("dog", 0), ("cat", 1)}
+    assert [label for label in first_pieces(words, [7, 8, 9]) if label != IGNORED] == [7, 8, 9]
+
+
+@pytest.mark.parametrize("load", [load_texts, load_labelled_texts, load_tagged_tokens])
+def test_rows_with_half_a_character_are_left_out_and_named(tmp_path, load):
+    half = "\ud83d"
+    if load is load_tagged_tokens:
+        bad = [{"tokens": ["a", half], "tags": ["O", "O"]}, {"tokens": ["a"], "tags": [half]}]
+        good = {"tokens": ["a"], "tags": ["O"]}
+    else:
+        bad = [{"text": f"a {half}", "label": "x"}, {"text": "a", "label": half}]
+        good = {"text": "a", "label": "x"}
+    if load is load_texts:
+        bad[1]["text"] = half
+    data, report = load(TextData(path=write_lines(tmp_path / "a.jsonl", [*bad, good])))
+    assert data["id"] == [3] and report.kept == 1
+    assert "dropped 2: a text, token or label holds half a character" in str(report) and "lines 1, 2" in str(report)
 
 
 @pytest.mark.parametrize(
@@ -410,7 +451,8 @@ def test_the_loss_of_an_evaluation_is_the_mean_over_tokens(tmp_path, task):
             labels, items = ids, ids.shape[1] - 1
         else:
             encoded = tokenizer(text, return_offsets_mapping=True, return_tensors="pt")
-            ids, words = encoded["input_ids"], encoded_words(text, encoded["offset_mapping"][0].tolist())
+            ids = encoded["input_ids"]
+            words = encoded_words(text.split(" "), encoded["offset_mapping"][0].tolist())
             tags = [model.config.label2id[tag] for tag in tags_of(text)]
             labels, items = torch.tensor([first_pieces(words, tags)]), len(tags)
         with torch.no_grad():

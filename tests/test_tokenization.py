@@ -5,9 +5,11 @@ import os
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 from transformers import AutoTokenizer
+from transformers.utils import logging
 
 from vanilla_transformer.tokenization import (
     MASK_TOKEN,
@@ -15,6 +17,7 @@ from vanilla_transformer.tokenization import (
     train_character_tokenizer,
     train_tokenizer,
     train_wordpiece_tokenizer,
+    without_long_words,
 )
 
 # Made from word lists, so that there is enough to merge and nothing to quote.
@@ -246,3 +249,35 @@ def test_wordpiece_is_exact_and_the_same_for_the_same_texts(tmp_path):
 def test_wordpiece_of_an_impossible_size_is_refused(size, sentence):
     with pytest.raises(ValueError, match=sentence):
         train_wordpiece_tokenizer(["the lower the newer", "lowest newest widest"] * 3, size)
+
+
+def letters(count, seed=0):
+    draw = random.Random(seed)
+    return "".join(draw.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(count))
+
+
+@pytest.mark.parametrize("absurd", [letters(1_000_000), " " * 1_000_000 + "a", "?!" * 500_000, "1" * 1_000_000])
+def test_a_word_of_a_million_letters_does_not_shape_the_tokenizer(absurd):
+    started = time.process_time()
+    with_it = train_tokenizer([*CORPUS, f"{CORPUS[0]} {absurd}", CORPUS[1]], 300)
+    assert time.process_time() - started < 10
+    without = train_tokenizer([*CORPUS, CORPUS[0], CORPUS[1]], 300)
+    assert with_it.get_vocab() == without.get_vocab()
+
+
+def test_words_of_absurd_length_are_counted(caplog):
+    logging.enable_propagation()  # to where pytest listens
+    with caplog.at_level("WARNING"):
+        train_wordpiece_tokenizer([*CORPUS, letters(201), f"a {letters(300)} b"], 150)
+    assert "2 words of absurd length were left out of the training" in caplog.text
+    assert without_long_words("a" * 1000 + " b", "bpe") == ("a" * 1000 + " b", 0)
+    assert without_long_words("a" * 1001 + " b", "bpe") == ("  b", 1)
+    assert without_long_words("a" * 1001, "characters") == ("a" * 1001, 0)
+
+
+@pytest.mark.parametrize("train", [train_tokenizer, train_wordpiece_tokenizer])
+def test_sizes_that_would_end_the_process_are_refused(train):
+    with pytest.raises(ValueError, match="vocab_size=1000000000 must be at most 2,000,000"):
+        train(CORPUS, 10**9)
+    with pytest.raises(ValueError, match="min_frequency=-1 must not be negative"):
+        train(CORPUS, 300, min_frequency=-1)

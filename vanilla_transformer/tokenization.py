@@ -13,24 +13,60 @@ For separate source and target vocabularies, train one tokenizer on each side.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging
 
 __all__ = [
+    "LONGEST_WORD",
     "MASK_TOKEN",
     "SPECIAL_TOKENS",
     "train_character_tokenizer",
     "train_tokenizer",
     "train_wordpiece_tokenizer",
+    "without_long_words",
 ]
+
+logger = logging.get_logger(__name__)
 
 SPECIAL_TOKENS = ("<pad>", "<s>", "</s>", "<unk>")
 """The tokens every tokenizer of this package starts with; the position is the id."""
 
 MASK_TOKEN = "<mask>"
+
+LARGEST_VOCABULARY = 2_000_000
+"""The trainers reserve memory for as many entries as are asked for, and the process ends where there is none."""
+
+LONGEST_WORD = 1000
+"""Characters of the longest run of letters, of spaces or of signs that a byte-level tokenizer is trained on."""
+
+LONGEST_WORDPIECE = 200
+"""Characters of the longest word that WordPiece cuts into pieces; longer ones are `<unk>`."""
+
+_LONG_WORDS = {
+    "bpe": re.compile(rf"\w{{{LONGEST_WORD + 1},}}|\s{{{LONGEST_WORD + 1},}}|[^\w\s]{{{LONGEST_WORD + 1},}}"),
+    "wordpiece": re.compile(rf"\S{{{LONGEST_WORDPIECE + 1},}}"),
+}
+
+
+def without_long_words(text: str, kind: str) -> tuple[str, int]:
+    """Put a space in the place of each word of absurd length, from which a tokenizer would learn nothing of use.
+
+    The time of training grows with the square of the length of a word, and its pieces fill the vocabulary.
+
+    Args:
+        kind: of the tokenizer; for "characters" no word is too long.
+
+    Returns:
+        The text, and how many words were left out.
+    """
+    if kind not in _LONG_WORDS or len(text) <= LONGEST_WORDPIECE:
+        return text, 0
+    return _LONG_WORDS[kind].subn(" ", text)
 
 
 def train_tokenizer(
@@ -52,7 +88,7 @@ def train_tokenizer(
     was, double spaces and line breaks included; only `lowercase=True` loses something.
 
     Args:
-        texts: sentences or documents, read once.
+        texts: sentences or documents, read once; runs of more than `LONGEST_WORD` letters, spaces or signs are left out.
         vocab_size: number of entries: the special tokens, the 256 bytes, and one entry per merge.
         min_frequency: a pair of neighbouring symbols seen less often than this is not merged.
         lowercase: lower the case of everything before it is split.
@@ -75,6 +111,7 @@ def train_tokenizer(
     specials = _special_tokens(mask_token)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     smallest = len(specials) + len(alphabet)
+    _check_size(vocab_size, min_frequency)
     if vocab_size < smallest:
         raise ValueError(
             f"vocab_size={vocab_size} is too small for a byte-level tokenizer: {len(specials)} special tokens and "
@@ -95,7 +132,7 @@ def train_tokenizer(
         initial_alphabet=alphabet,
         show_progress=show_progress,
     )
-    backend.train_from_iterator(_checked(texts), trainer=trainer)
+    backend.train_from_iterator(_checked(texts, "bpe"), trainer=trainer)
     reached = backend.get_vocab_size()
     if reached != vocab_size:
         raise ValueError(_too_few(reached, vocab_size, min_frequency))
@@ -126,9 +163,10 @@ def train_wordpiece_tokenizer(
         ValueError: there is no text, the texts cannot fill `vocab_size` entries, or their characters do not fit into it.
         TypeError: `texts` is one string or holds something else than strings.
     """
+    _check_size(vocab_size, min_frequency)
     normalizer = normalizers.Lowercase() if lowercase else None
     words: Counter[str] = Counter()
-    for text in _checked(texts):
+    for text in _checked(texts, "wordpiece"):
         words.update((normalizer.normalize_str(text) if normalizer else text).split())
 
     finder = Tokenizer(models.BPE())
@@ -164,7 +202,9 @@ def train_wordpiece_tokenizer(
         raise ValueError(_too_few(len(entries), vocab_size, min_frequency))
     backend = Tokenizer(
         models.WordPiece(
-            {entry: number for number, entry in enumerate(entries)}, unk_token="<unk>", max_input_chars_per_word=200
+            {entry: number for number, entry in enumerate(entries)},
+            unk_token="<unk>",
+            max_input_chars_per_word=LONGEST_WORDPIECE,
         )
     )
     if normalizer:
@@ -210,7 +250,7 @@ def train_character_tokenizer(
     """
     normalizer = normalizers.Lowercase() if lowercase else None
     characters: set[str] = set()
-    for text in _checked(texts):
+    for text in _checked(texts, "characters"):
         characters.update(normalizer.normalize_str(text) if normalizer else text)
     specials = _special_tokens(mask_token)
     vocabulary = {token: index for index, token in enumerate([*specials, *sorted(characters)])}
@@ -236,17 +276,28 @@ def _special_tokens(mask_token: bool) -> list[str]:
     return [*SPECIAL_TOKENS, MASK_TOKEN] if mask_token else list(SPECIAL_TOKENS)
 
 
-def _checked(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts; refuse what is no text, and the absence of any."""
+def _check_size(vocab_size: int, min_frequency: int) -> None:
+    if vocab_size > LARGEST_VOCABULARY:
+        raise ValueError(f"vocab_size={vocab_size} must be at most {LARGEST_VOCABULARY:,}.")
+    if min_frequency < 0:
+        raise ValueError(f"min_frequency={min_frequency} must not be negative.")
+
+
+def _checked(texts: Iterable[str], kind: str) -> Iterator[str]:
+    """Yield the texts without words of absurd length; refuse what is no text, and the absence of any."""
     if isinstance(texts, str):
         raise TypeError("texts must be an iterable of strings, not one string: give [text].")
-    empty = True
+    empty, long_words = True, 0
     for text in texts:
         if not isinstance(text, str):
             raise TypeError(f"texts must hold strings, but one entry is {text!r:.60} ({type(text).__name__}).")
         if text:
             empty = False
+            text, found = without_long_words(text, kind)
+            long_words += found
             yield text
+    if long_words:
+        logger.warning(f"{long_words:,} words of absurd length were left out of the training of the tokenizer.")
     if empty:
         raise ValueError("There is no text to train a tokenizer on: the corpus is empty.")
 

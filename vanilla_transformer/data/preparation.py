@@ -1,17 +1,18 @@
 """From pairs of texts to token ids."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.data.report import DataReport
+from vanilla_transformer.tokenization import LONGEST_WORD, LONGEST_WORDPIECE, without_long_words
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
-__all__ = ["iterate_texts", "pair_lengths", "tokenize_pairs"]
+__all__ = ["TokenizerTexts", "iterate_texts", "pair_lengths", "tokenize_pairs"]
 
 AnyDataset = TypeVar("AnyDataset", "Dataset", "IterableDataset")
 
@@ -22,6 +23,61 @@ def iterate_texts(dataset: "Dataset | IterableDataset", *columns: str) -> Iterat
     for batch in dataset.iter(batch_size=1000):
         for texts in zip(*(batch[column] for column in columns), strict=True):
             yield from texts
+
+
+class TokenizerTexts:
+    """The texts that a tokenizer is trained on: what training leaves out must not shape it.
+
+    How many tokens a text has is not known yet, but each word is one at the least: a row with a text of more words than
+    tokens are allowed is left out, as training will leave it out, and so are single words of absurd length.
+
+    Args:
+        dataset: the rows.
+        columns: with the texts to yield.
+        kind: of the tokenizer: "bpe", "wordpiece" or "characters".
+        longest: for a column, the tokens that training allows its texts, without special tokens.
+        join: makes a text of what stands in a column, such as a list of tokens.
+    """
+
+    def __init__(
+        self,
+        dataset: "Dataset",
+        columns: tuple[str, ...],
+        kind: str,
+        longest: Mapping[str, int],
+        join: Callable[[Any], str] = str,
+    ):
+        self.dataset, self.columns, self.kind, self.longest, self.join = dataset, columns, kind, longest, join
+        self.long_rows = self.long_words = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.long_rows = self.long_words = 0
+        names = list(dict.fromkeys((*self.columns, *self.longest)))
+        for batch in self.dataset.select_columns(names).iter(batch_size=1000):
+            for values in zip(*(batch[name] for name in names), strict=True):
+                texts = dict(zip(names, map(self.join, values), strict=True))
+                if any(self._is_longer(texts[name], most) for name, most in self.longest.items()):
+                    self.long_rows += 1
+                    continue
+                for name in self.columns:
+                    text, found = without_long_words(texts[name], self.kind)
+                    self.long_words += found
+                    yield text
+
+    def _is_longer(self, text: str, most: int) -> bool:
+        if len(text) <= most:
+            return False
+        return self.kind == "characters" or len(text.split()) > most
+
+    def note(self) -> str | None:
+        """Say what was left out, for the report; None for nothing."""
+        most = LONGEST_WORDPIECE if self.kind == "wordpiece" else LONGEST_WORD
+        parts = []
+        if self.long_rows:
+            parts.append(f"rows that are too long for training ({self.long_rows:,})")
+        if self.long_words:
+            parts.append(f"words of more than {most:,} characters ({self.long_words:,})")
+        return f"left out of the training of the tokenizer: {' and '.join(parts)}" if parts else None
 
 
 def tokenize_pairs(

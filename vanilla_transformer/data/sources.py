@@ -6,7 +6,6 @@ left out and counted in the `DataReport`, which names the first lines of each ki
 as it stands.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
@@ -15,17 +14,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vanilla_transformer.data.files import (
     SUFFIXES,
+    InvalidText,
     as_paths,
     check_encoding,
+    check_portion,
     column_names,
     count_lines,
     existing_file,
     explained,
+    fault_of_text,
+    iterate_records,
     join_paths,
     kind_of,
     load_hub,
     load_parquet,
     no_column,
+    parse_record,
+    portion_bounds,
+    portion_in_words,
     read_lines,
     value_at,
 )
@@ -59,6 +65,8 @@ class ParallelData:
             means that the first line is a header; a number counts fields from 0 in a file without one. Default: the
             `translation` column with the two languages, columns named by them, or columns `source` and `target`;
             for TSV the first two fields, or the header's if the first line holds those names.
+        portion: the part of the pairs to take, two shares from 0 to 1 of the rows as they stand: [0, 0.9] and [0.9, 1]
+            divide one file in two without overlap.
         encoding: of text, TSV and JSON files; any that has ASCII's line break, so not UTF-16.
 
     Raises:
@@ -76,12 +84,14 @@ class ParallelData:
     target_language: str | None = None
     source_column: str | int | None = None
     target_column: str | int | None = None
+    portion: Sequence[float] | None = None
     encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
         for field in fields(self):
             _check_type(field.name, getattr(self, field.name))
         check_encoding(self.encoding)
+        check_portion(self.portion)
         if self.path is None and (self.source is None or self.target is None):
             raise ValueError("Data needs either two text files, `source` and `target`, or a `path`.")
         if self.format is not None and self.format not in FORMATS:
@@ -126,11 +136,12 @@ class ParallelData:
     def describe(self) -> str:
         """One line that names the data."""
         if self.path is None:
-            return f"{join_paths(as_paths(self.source))} -> {join_paths(as_paths(self.target))}"
-        if self.kind == "hub":
-            parts = [str(self.path), self.name, self.split or "train", self.revision]
-            return " ".join(str(part) for part in parts if part)
-        return join_paths(as_paths(self.path))
+            parts = [f"{join_paths(as_paths(self.source))} -> {join_paths(as_paths(self.target))}"]
+        elif self.kind == "hub":
+            parts = [str(self.path), self.name or "", self.split or "train", self.revision or ""]
+        else:
+            parts = [join_paths(as_paths(self.path))]
+        return " ".join(part for part in [*parts, portion_in_words(self.portion)] if part)
 
 
 def _check_type(name: str, value: Any) -> None:
@@ -142,6 +153,8 @@ def _check_type(name: str, value: Any) -> None:
     elif name in ("source_column", "target_column"):
         wanted = "the name of a column or a number"
         fits = isinstance(value, (str, int)) and not isinstance(value, bool)
+    elif name == "portion":
+        return  # see `check_portion`
     else:
         wanted = "text"
         fits = isinstance(value, str)
@@ -180,7 +193,14 @@ def load_parallel(
     import datasets
 
     report = DataReport(spec.describe())
-    rows = _reader(spec, report, streaming)
+    read = _reader(spec, report, streaming)
+
+    def rows() -> Iterable[_Row]:
+        if spec.portion is None:
+            return read()
+        # read twice rather than kept in memory
+        return islice(read(), *portion_bounds(sum(1 for _ in read()), spec.portion))
+
     features = datasets.Features(
         {"id": datasets.Value("int64"), "source": datasets.Value("string"), "target": datasets.Value("string")}
     )
@@ -199,12 +219,14 @@ def _usable(rows: Iterable[_Row], report: DataReport) -> Iterator[dict[str, Any]
     """Yield what can be used and report what cannot."""
     report.restart()
     for row in rows:
-        fault = row.fault or _emptiness(row)
+        fault = row.fault or _emptiness(row) or _fault_of_texts(row)
         if fault:
             report.reject(fault, row.id)
         else:
             report.keep(row.source, row.target)
             yield {"id": row.id, "source": row.source, "target": row.target}
+    if not report.read:
+        raise ValueError(f"{report.name} holds no pair; take a larger portion, or other data.")
     if not report.kept:
         raise ValueError("No pair can be used. " + "; ".join(line.strip() for line in report.lines()))
 
@@ -216,6 +238,13 @@ def _emptiness(row: _Row) -> str | None:
     if source:
         return "empty target"
     return "empty source" if target else "empty pair"
+
+
+def _fault_of_texts(row: _Row) -> str | None:
+    for side in ("source", "target"):
+        if fault := fault_of_text(getattr(row, side)):
+            return f"{side} {fault}"
+    return None
 
 
 def _reader(spec: ParallelData, report: DataReport, streaming: bool) -> Callable[[], Iterator[_Row]]:
@@ -339,12 +368,9 @@ def _read_json(path: Path, spec: ParallelData, file: InputFile) -> Iterator[_Row
             continue
         if columns is None and line.lstrip().startswith("["):
             raise ValueError(f"{path} is one JSON list: write each record as an object on a line of its own.")
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if not isinstance(record, dict):
-            yield _Row(number, fault="line is not a JSON object")
+        record = parse_record(line)
+        if isinstance(record, str):
+            yield _Row(number, fault=record)
             continue
         columns = columns or _known_columns(record, spec, str(path))
         yield _record_row(number, record, columns)
@@ -356,10 +382,10 @@ _Columns = tuple[tuple[str, ...], tuple[str, ...]]
 """For each side the keys that lead to its text."""
 
 
-def _records_reader(records: Iterable[Mapping[str, Any]], spec: ParallelData) -> Callable[[], Iterator[_Row]]:
+def _records_reader(loaded: "Dataset | IterableDataset", spec: ParallelData) -> Callable[[], Iterator[_Row]]:
     def read() -> Iterator[Mapping[str, Any]]:
         with explained(spec.describe()):
-            yield from records
+            yield from iterate_records(loaded)
 
     def rows() -> Iterator[_Row]:
         columns: _Columns | None = None
@@ -376,6 +402,8 @@ def _record_row(number: int, record: Mapping[str, Any], columns: _Columns | None
     texts = []
     for side, keys in zip(("source", "target"), columns, strict=True):
         value = value_at(record, keys)
+        if isinstance(value, InvalidText):
+            return _Row(number, fault=f"{side} is not valid utf-8")
         if value is not None and not isinstance(value, str):
             return _Row(number, fault=f"{side} is not text")
         texts.append(value or "")

@@ -5,7 +5,7 @@ files of the CoNLL shared tasks (tokens with tags), and whatever `datasets.load_
 A row that cannot be used is left out and counted in the `DataReport`, which names the first lines of each kind.
 """
 
-import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,19 +13,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vanilla_transformer.data.files import (
+    LONGEST_LINE,
     SUFFIXES,
+    InvalidText,
     as_paths,
+    carriage_returns,
     check_encoding,
+    check_portion,
     column_names,
     count_lines,
     existing_file,
     explained,
+    fault_of_text,
+    iterate_records,
     join_paths,
     kind_of,
     load_hub,
     load_parquet,
     no_column,
     open_file,
+    parse_record,
+    portion_bounds,
+    portion_in_words,
     read_lines,
     value_at,
 )
@@ -97,10 +106,7 @@ class TextData:
         for name in ("text", "label"):
             if isinstance(number := getattr(self, name), int) and number < 0:
                 raise ValueError(f"{name}={number} must not be negative: fields are counted from 0.")
-        if self.portion is not None and not 0 <= self.portion[0] < self.portion[1] <= 1:
-            raise ValueError(
-                f"portion={list(self.portion)} must be two shares that rise within 0 and 1, as in [0, 0.9]."
-            )
+        check_portion(self.portion)
 
     @property
     def kind(self) -> str:
@@ -112,8 +118,7 @@ class TextData:
         parts = [join_paths(as_paths(self.path))]
         if self.kind == "hub":
             parts += [self.name or "", self.split or "train", self.revision or ""]
-        if self.portion is not None:
-            parts.append(f"[{self.portion[0]:g} to {self.portion[1]:g}]")
+        parts.append(portion_in_words(self.portion))
         return " ".join(part for part in parts if part)
 
 
@@ -123,12 +128,7 @@ def _check_type(name: str, value: Any) -> None:
         parts = list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else [value]
         fits = bool(parts) and all(isinstance(part, (str, Path)) for part in parts)
     elif name == "portion":
-        wanted = "two numbers, as in [0, 0.9]"
-        fits = value is None or (
-            isinstance(value, (list, tuple))
-            and len(value) == 2
-            and all(isinstance(share, (int, float)) and not isinstance(share, bool) for share in value)
-        )
+        return  # see `check_portion`
     elif name in ("text", "label"):
         wanted = "the name of a column or a number"
         fits = value is None or (isinstance(value, (str, int)) and not isinstance(value, bool))
@@ -136,8 +136,7 @@ def _check_type(name: str, value: Any) -> None:
         wanted = "text"
         fits = isinstance(value, str) or (value is None and name not in ("unit", "encoding"))
     if not fits:
-        quotes = "" if name == "portion" else "; YAML reads as text what stands in quotes"
-        raise ValueError(f"{name}={value!r} must be {wanted}{quotes}.")
+        raise ValueError(f"{name}={value!r} must be {wanted}; YAML reads as text what stands in quotes.")
 
 
 class _Row(NamedTuple):
@@ -219,8 +218,9 @@ def load_tagged_tokens(spec: TextData) -> "tuple[Dataset, DataReport]":
             return "empty sentence"
         if len(tokens) != len(tags):
             return "not as many tags as tokens"
-        if not all(isinstance(token, str) and token.strip() and " " not in token for token in tokens):
-            return "a token is empty, holds a space or is not text"
+        if not all(isinstance(token, str) and token.strip(" ") for token in tokens):
+            return "a token is empty or is not text"
+        tokens = [token.strip(" ") for token in tokens]  # spaces stand between tokens, and may stand within one
         names = [_label_name(tag) for tag in tags]
         return "a tag is missing or no name or whole number" if None in names else (tokens, names)
 
@@ -246,7 +246,9 @@ def _load(
     names = list(features)
     collected: dict[str, list[Any]] = {name: [] for name in names}
     for row in _portioned(_rows(spec, columns, report), spec):
-        result = row.fault or check(row)
+        result = row.fault or _invalid(row.values) or check(row)
+        if not isinstance(result, str):
+            result = _unusable(result, math.inf if spec.unit == "file" else LONGEST_LINE) or result
         if isinstance(result, str):
             report.reject(result, row.id)
             continue
@@ -260,15 +262,28 @@ def _load(
     return datasets.Dataset.from_dict(collected, features=datasets.Features(features)), report
 
 
+def _invalid(values: Iterable[Any]) -> str | None:
+    """Say what is wrong with a row of a data set that holds a text that cannot be decoded."""
+    flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    return "row is not valid utf-8" if any(isinstance(value, InvalidText) for value in flat) else None
+
+
+def _unusable(values: Iterable[str | list[str]], longest: float) -> str | None:
+    """Say what is wrong with a text, label, token or tag whatever it is for."""
+    flat = (one for value in values for one in (value if isinstance(value, list) else [value]))
+    fault = next((fault for one in flat if (fault := fault_of_text(one, longest))), None)
+    return fault and f"a text, token or label {fault}"
+
+
 def _portioned(all_rows: Iterator[_Row], spec: TextData) -> Iterable[_Row]:
     if spec.portion is None:
         return all_rows
     rows = list(all_rows)
     if spec.unit == "file" and len(rows) == 1:
         text = rows[0].values[0]
-        start, end = (int(share * len(text)) for share in spec.portion)
+        start, end = portion_bounds(len(text), spec.portion)
         return [_Row(rows[0].id, (text[start:end],))]
-    start, end = (int(share * len(rows)) for share in spec.portion)
+    start, end = portion_bounds(len(rows), spec.portion)
     return rows[start:end]
 
 
@@ -322,6 +337,8 @@ def _whole_text(path: Path, encoding: str) -> str:
         raw = stream.read()
     if not raw:
         raise ValueError(f"{path} is empty.")
+    if raw.count(b"\r") - raw.count(b"\r\n") > raw.count(b"\n"):
+        raise ValueError(carriage_returns(path))
     try:
         return raw.decode("utf-8-sig" if encoding.lower() in ("utf-8", "utf8") else encoding)
     except UnicodeDecodeError as error:
@@ -332,7 +349,10 @@ def _whole_text(path: Path, encoding: str) -> str:
 
 
 def _conll(lines: Iterable[tuple[int, str | None]], spec: TextData, path: Path) -> Iterator[_Row]:
-    """A token and its tag a line, first and last field where nothing else is said; blank lines divide sentences."""
+    """A token and its tag a line, first and last field where nothing else is said; blank lines divide sentences.
+
+    In a line that holds tabs fields are what stands between these, so that a token may hold spaces; else between spaces.
+    """
     for name in ("text", "label"):
         if isinstance(getattr(spec, name), str):
             raise ValueError(f"{name}={getattr(spec, name)!r}: fields of {path} have numbers, from 0, and no names.")
@@ -348,7 +368,12 @@ def _conll(lines: Iterable[tuple[int, str | None]], spec: TextData, path: Path) 
             start, tokens, tags, fault = 0, [], [], None
             continue
         start = start or number
-        parts = [] if line is None else re.split(r"[ \t]+", line.strip(" \t"))
+        if line is None:
+            parts = []
+        elif "\t" in line:
+            parts = [field.strip(" ") for field in line.split("\t")]
+        else:
+            parts = re.split(" +", line.strip(" "))
         if line is None:
             fault = f"line is not valid {spec.encoding}"
         elif len(parts) <= max(token_field, tag_field, 1):
@@ -414,12 +439,9 @@ def _json(
             continue
         if keys is None and line.lstrip().startswith("["):
             raise ValueError(f"{path} is one JSON list: write each record as an object on a line of its own.")
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if not isinstance(record, dict):
-            yield _Row(number, fault="line is not a JSON object")
+        record = parse_record(line)
+        if isinstance(record, str):
+            yield _Row(number, fault=record)
             continue
         keys = keys or _find_columns(record, spec, columns, str(path))
         yield _Row(number, tuple(value_at(record, key) for key in keys))
@@ -444,7 +466,7 @@ def _with_names(loaded: Any) -> Iterator[Mapping[str, Any]]:
         inner = getattr(feature, "feature", feature)
         if isinstance(inner, datasets.ClassLabel):
             classes[name] = inner
-    for record in loaded:
+    for record in iterate_records(loaded):
         for name, feature in classes.items():
             value = record[name]
             if isinstance(value, list):

@@ -9,6 +9,7 @@ import torch
 from sklearn.metrics import f1_score, precision_recall_fscore_support
 from transformers import AutoConfig, EvalPrediction
 
+from vanilla_transformer.data.preparation import TokenizerTexts
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
@@ -123,6 +124,7 @@ class SequenceClassification(Classification):
 
     name = "sequence-classification"
     packs = False  # the label belongs to a row
+    drops_long_texts = False
     head = VanillaTransformerForSequenceClassification
     training_defaults = {**Classification.training_defaults, "metric_for_best_model": "accuracy"}
     scores = ("accuracy", "macro_f1", "loss")
@@ -218,8 +220,9 @@ class TokenClassification(Classification):
     def labels_in(self, dataset: "Dataset") -> Iterable[str]:
         return (tag for tags in dataset["tags"] for tag in tags)
 
-    def texts(self, dataset: "Dataset") -> Iterable[str]:
-        return (" ".join(tokens) for tokens in dataset["tokens"])
+    def tokenizer_texts(self, dataset: "Dataset") -> TokenizerTexts:
+        kind = self.recipe.tokenizer.kind or self.tokenizer_kind
+        return TokenizerTexts(dataset, ("tokens",), kind, self.longest_texts("tokens"), join=" ".join)
 
     @property
     def are_chunks(self) -> bool:
@@ -237,7 +240,7 @@ class TokenClassification(Classification):
                 if len(ids) > limit:
                     part.report.drop(f"sentence longer than {limit} tokens (data.max_length)", batch["id"][number])
                     continue
-                words = encoded_words(texts[number], offsets)
+                words = encoded_words(batch["tokens"][number], offsets)
                 labels = first_pieces(words, [self.number_of.get(tag, IGNORED) for tag in tags])
                 rows.append({"input_ids": ids, "labels": labels})
                 names.append(first_pieces(words, tags))
@@ -314,11 +317,19 @@ def chunk_scores(references: list[list[str]], outputs: list[list[str]]) -> tuple
     return precision, recall, f1
 
 
-def encoded_words(text: str, offsets: list[tuple[int, int]]) -> list[int | None]:
-    """Which word of a text, words being divided by spaces, each piece belongs to; None for special tokens and spaces."""
-    word_at = np.cumsum([character == " " for character in text])
+def encoded_words(words: list[str], offsets: list[tuple[int, int]]) -> list[int | None]:
+    """Which of the words that a text joins with spaces each piece belongs to; None for special tokens and spaces.
+
+    Args:
+        offsets: of each piece in the text, first character and the one behind the last.
+    """
+    text = " ".join(words)
+    ends = np.cumsum([len(word) + 1 for word in words])  # of each word, with the space behind it
     # by the last character: the first may be the space before the word
-    return [int(word_at[end - 1]) if text[start:end].strip(" ") else None for start, end in offsets]
+    return [
+        int(np.searchsorted(ends, end - 1, side="right")) if text[start:end].strip(" ") else None
+        for start, end in offsets
+    ]
 
 
 def first_pieces(words: list[int | None], tags: list[Any]) -> list[Any]:

@@ -16,7 +16,7 @@ from transformers import (
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.packing import PackPairs
-from vanilla_transformer.data.preparation import iterate_texts, pair_lengths, tokenize_pairs
+from vanilla_transformer.data.preparation import TokenizerTexts, pair_lengths, tokenize_pairs
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.sources import ParallelData, load_parallel
 from vanilla_transformer.generation.translate import TARGET_TOKENIZER, Translator, has_target_tokenizer
@@ -92,14 +92,21 @@ class Seq2Seq(Task):
                 self.target_tokenizer = load_tokenizer(ready, TARGET_TOKENIZER)
             return
 
+        train, data = parts["data.train"], self.recipe.data
+        longest = {"source": data.max_source_length - 1, "target": data.max_target_length - 1}  # without </s>
+
         def trained(*columns: str) -> PreTrainedTokenizerBase:
-            return train_tokenizer(
-                iterate_texts(parts["data.train"].dataset, *columns),
+            texts = TokenizerTexts(train.dataset, columns, "bpe", longest)
+            tokenizer = train_tokenizer(
+                texts,
                 section.vocab_size,
                 min_frequency=section.min_frequency,
                 lowercase=section.lowercase,
                 split_digits=section.split_digits,
             )
+            if (note := texts.note()) and note not in train.report.notes:
+                train.report.notes.append(note)
+            return tokenizer
 
         if section.shared:
             self.tokenizer = self.target_tokenizer = trained("source", "target")

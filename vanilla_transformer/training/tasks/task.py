@@ -20,7 +20,7 @@ from transformers.utils import logging
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.data.packing import PackRows
-from vanilla_transformer.data.preparation import iterate_texts
+from vanilla_transformer.data.preparation import TokenizerTexts
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
@@ -426,36 +426,40 @@ class TextTask(Task):
             if self.tokenizer.pad_token_id is None:
                 raise RecipeError(f"the tokenizer in {ready} has no padding token; give it one and save it again.")
             return
-        texts = self.texts(parts["data.train"].dataset)
-        if section.kind == "wordpiece":
-            self.tokenizer = train_wordpiece_tokenizer(
-                texts,
-                section.vocab_size,
-                min_frequency=section.min_frequency,
-                lowercase=section.lowercase,
-                **self.special_tokens,
-            )
-            return
+        train = parts["data.train"]
+        texts = self.tokenizer_texts(train.dataset)
+        self.tokenizer = self._trained_tokenizer(texts)
+        if note := texts.note():
+            train.report.notes.append(note)
+
+    def _trained_tokenizer(self, texts: TokenizerTexts) -> PreTrainedTokenizerBase:
+        section = self.recipe.tokenizer
+        options: dict[str, Any] = {"lowercase": section.lowercase, **self.special_tokens}
         if section.kind == "characters":
-            self.tokenizer = train_character_tokenizer(texts, lowercase=section.lowercase, **self.special_tokens)
-            return
-        self.tokenizer = train_tokenizer(
-            texts,
-            section.vocab_size,
-            min_frequency=section.min_frequency,
-            lowercase=section.lowercase,
-            split_digits=section.split_digits,
-            **self.special_tokens,
-        )
+            return train_character_tokenizer(texts, **options)
+        options["min_frequency"] = section.min_frequency
+        if section.kind == "wordpiece":
+            return train_wordpiece_tokenizer(texts, section.vocab_size, **options)
+        return train_tokenizer(texts, section.vocab_size, split_digits=section.split_digits, **options)
 
     @property
     def special_tokens(self) -> dict[str, bool]:
         """Which special tokens the tokenizer adds to a text, and whether it has one that stands for a masked token."""
         return {"add_bos": False, "add_eos": True, "mask_token": False}
 
-    def texts(self, dataset: "Dataset") -> Any:
-        """What the tokenizer is trained on."""
-        return iterate_texts(dataset, "text")
+    drops_long_texts: ClassVar[bool] = True
+    """Whether training leaves out texts of more than `data.max_length` tokens, and does not cut them."""
+
+    def tokenizer_texts(self, dataset: "Dataset") -> TokenizerTexts:
+        """Return what the tokenizer is trained on."""
+        return TokenizerTexts(dataset, ("text",), self.recipe.tokenizer.kind or "bpe", self.longest_texts("text"))
+
+    def longest_texts(self, column: str) -> dict[str, int]:
+        """Return how many tokens a text may have, without special tokens, to be trained on; nothing where any may."""
+        if not self.drops_long_texts or self.recipe.data.block_size is not None:
+            return {}
+        # every text of these tasks has an end token
+        return {column: self.recipe.data.max_length - 1 - self.special_tokens["add_bos"]}
 
     def lengths(self, rows: Any) -> np.ndarray:
         return np.stack([rows.lengths, np.zeros_like(rows.lengths)], axis=1)
