@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from accelerate.utils import broadcast_object_list
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
@@ -50,29 +49,23 @@ class TimeLimit(TrainerCallback):
     """Ends training after so many minutes, with an evaluation and a checkpoint.
 
     Args:
-        trainer: whose minutes count.
-        minutes: of training, also before it was resumed.
+        trainer: with `max_minutes`, those before it was resumed included.
     """
 
-    def __init__(self, trainer: TokenTrainer, minutes: float):
+    def __init__(self, trainer: TokenTrainer):
         self.trainer = trainer
-        self.minutes = minutes
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         # logged minutes are rounded to thousandths
-        if state.global_step and self.trainer.minutes >= self.minutes - 0.001:
+        if state.global_step and self.trainer.minutes >= (self.trainer.max_minutes or 0) - 0.001:
             control.should_training_stop = True
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        over = [self.trainer.minutes >= self.minutes]
-        if args.world_size > 1:
-            # all processes go by the clock of the first, or some would wait for ever for those that stopped
-            broadcast_object_list(over)
-        if over[0]:
+        if self.trainer.time_share >= 1:
             # where these come once an epoch, they come when it ends here
             control.should_evaluate |= args.eval_strategy == "steps"
             control.should_save |= args.save_strategy == "steps"

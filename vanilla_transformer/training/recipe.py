@@ -24,7 +24,7 @@ from typing import Any, get_type_hints
 
 import yaml
 from sacrebleu.metrics import BLEU
-from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, SchedulerType
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.batching import COUNTS
@@ -40,7 +40,7 @@ from vanilla_transformer.training.fields import (
 )
 from vanilla_transformer.training.licenses import LICENSES, OTHER_LICENSE, nearest_license
 from vanilla_transformer.training.presets import PRESETS, RecipePreset
-from vanilla_transformer.training.schedules import noam_factor
+from vanilla_transformer.training.schedules import DECAY, SCHEDULE_OPTIONS, noam_factor
 from vanilla_transformer.training.tasks import TASKS, Task
 from vanilla_transformer.utils.atomic import atomic_file
 
@@ -532,6 +532,7 @@ class Recipe:
                 self.training[name] = value = "no"  # which is what YAML reads as false
             if name != "learning_rate" or noam_factor(value) is None:
                 typed(value, get_type_hints(task.arguments_class)[name], f"training.{name}")
+        self._check_schedule()
         best = self._best_score
         if best not in task.scores:
             raise RecipeError(f"training.metric_for_best_model={best!r} is no score; {suggest(best, task.scores)}")
@@ -544,6 +545,23 @@ class Recipe:
             raise RecipeError(
                 f"training.warmup_steps={self.training['warmup_steps']}: learning_rate noam needs a number of updates of "
                 "at least 1; set it, or learning_rate to a number."
+            )
+
+    def _check_schedule(self) -> None:
+        """Refuse a schedule that nobody knows, and options that it does not have."""
+        kind = self.training["lr_scheduler_type"]
+        known = [*(str(name.value) for name in SchedulerType), DECAY]
+        if kind not in known:
+            raise RecipeError(f"training.lr_scheduler_type={kind!r} is unknown; {suggest(str(kind), known)}")
+        options = self.training.get("lr_scheduler_kwargs") or {}
+        if kind not in SCHEDULE_OPTIONS or not isinstance(options, dict):
+            return
+        check_known(options, set(SCHEDULE_OPTIONS[kind]), "training.lr_scheduler_kwargs")
+        share = options.get("decay_share", 1)
+        if not isinstance(share, (int, float)) or not 0 < share <= 1:
+            raise RecipeError(
+                f"training.lr_scheduler_kwargs.decay_share={share!r} must be above 0 and at most 1: the share of the run "
+                "in which the learning rate falls to zero."
             )
 
     def _check_generation(self, task: type[Task]) -> None:

@@ -45,7 +45,7 @@ from vanilla_transformer.training.leaving import leave_in_order
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.recipe import Recipe
-from vanilla_transformer.training.schedules import peak_learning_rate
+from vanilla_transformer.training.schedules import DECAY, SCHEDULE_OPTIONS, peak_learning_rate
 from vanilla_transformer.training.sharding import check_plugin, gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
 from vanilla_transformer.training.trainer import TRAINED_WEIGHTS
@@ -281,6 +281,9 @@ def training_arguments(recipe: Recipe, **overrides: Any) -> TrainingArguments:
     task = TASKS[recipe.task]
     fields = {**machine, "label_names": list(task.label_names), **recipe.training, **overrides}
     fields.setdefault("save_total_limit", max(recipe.averaging.last or 0, recipe.averaging.best, 1) + 1)
+    if fields["lr_scheduler_type"] == DECAY:  # which transformers does not know by name
+        fields["lr_scheduler_type"] = "inverse_sqrt"
+        fields["lr_scheduler_kwargs"] = SCHEDULE_OPTIONS[DECAY] | (fields.get("lr_scheduler_kwargs") or {})
     width, warmup = recipe.config().hidden_size, fields["warmup_steps"]
     fields["learning_rate"] = peak_learning_rate(fields["learning_rate"], width, warmup)
     for name in ("gradient_checkpointing", "gradient_checkpointing_kwargs"):  # what transformers 5.24 warns of
@@ -359,12 +362,13 @@ def _new_trainer(
         name_rows=lambda rows: task.name_rows(train, rows),
         ema_decay=recipe.averaging.ema,
         keep_best=recipe.averaging.best,
+        max_minutes=recipe.max_minutes,
         **task.trainer_options(validation),
     )
     if trainer.is_fsdp_enabled:
         check_plugin(trainer.accelerator.state.fsdp_plugin)
     if recipe.max_minutes is not None:
-        trainer.add_callback(TimeLimit(trainer, recipe.max_minutes))
+        trainer.add_callback(TimeLimit(trainer))
     if recipe.early_stopping.patience is not None:
         trainer.add_callback(EarlyStop(recipe.early_stopping.patience, recipe.early_stopping.threshold))
     return trainer

@@ -42,12 +42,19 @@ from vanilla_transformer.training.divergence import (
     NumberedRows,
 )
 from vanilla_transformer.training.moving_average import MovingAverage
-from vanilla_transformer.training.schedules import inverse_sqrt_schedule
+from vanilla_transformer.training.schedules import (
+    decay_schedule,
+    follow_clock,
+    inverse_sqrt_schedule,
+)
 from vanilla_transformer.training.sharding import embeddings_in_root_group, without_tied_copies
 from vanilla_transformer.training.token_batches import TokenBudgetMixin
 from vanilla_transformer.utils.atomic import new_temporary_dir, replace_dir, translate_io_errors
 
 __all__ = ["Seq2SeqTokenTrainer", "TokenTrainer"]
+
+MINUTES = "minutes"
+"""In the state of a checkpoint: the minutes of training up to it."""
 
 UNLOGGED = "unlogged_loss"
 """In the state of a checkpoint: the loss that the next log will have a share of."""
@@ -59,7 +66,8 @@ TRAINED_WEIGHTS = "trained_weights.safetensors"
 class TokenTrainer(TokenBudgetMixin):
     """Trains on batches of a `TokenBudgetBatchSampler` or a `TokenBudgetStream` instead of a fixed number of rows.
 
-    - `lr_scheduler_type="inverse_sqrt"` is the paper's schedule, whose first update has step number 1.
+    - `lr_scheduler_type="inverse_sqrt"` is the paper's schedule, whose first update has step number 1; with
+      `lr_scheduler_kwargs={"decay_share": 0.8}` it falls to zero over the last 80 % of the run, see `schedules`.
     - The loss of evaluations is without label smoothing, and of an encoder-decoder a mean over all tokens, so that its
       exponential is a perplexity.
     - Logs have `minutes` of training since its beginning, also where it was resumed, `tokens_per_second` (source and
@@ -79,6 +87,7 @@ class TokenTrainer(TokenBudgetMixin):
         name_rows: names examples by the numbers of their rows, as in "lines 3, 17 of train.txt", for the error.
         ema_decay: evaluations and checkpoints have the exponential moving average of the weights with this decay.
         keep_best: so many checkpoints, the best ones by `metric_for_best_model`, are not deleted as old.
+        max_minutes: of training, which schedules that have an end follow; a `TimeLimit` ends training then.
     """
 
     lr_scheduler: LRScheduler | None
@@ -91,9 +100,13 @@ class TokenTrainer(TokenBudgetMixin):
         name_rows: Callable[[Sequence[int]], str] | None = None,
         ema_decay: float | None = None,
         keep_best: int = 0,
+        max_minutes: float | None = None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
+        self.max_minutes = max_minutes
+        self.time_share = 0.0
+        """Share of `max_minutes` that had passed at the last update, of the first process's clock; 0 without a limit."""
         self.target_tokenizer = target_tokenizer
         self.moving_average: MovingAverage | None = None
         if ema_decay is not None:
@@ -130,11 +143,33 @@ class TokenTrainer(TokenBudgetMixin):
         return NumberedRows(self.train_dataset), NumberedCollator(self.train_collator)
 
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
-        if self.lr_scheduler is None and self.args.lr_scheduler_type == "inverse_sqrt":
-            warmup = self.args.get_warmup_steps(num_training_steps)
-            self.lr_scheduler = inverse_sqrt_schedule(optimizer or self.optimizer, warmup)
-            self._created_lr_scheduler = True
-        return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is not None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.args.lr_scheduler_type != "inverse_sqrt":
+            scheduler = super().create_scheduler(num_training_steps, optimizer)
+            if self.max_minutes is not None:
+                follow_clock(scheduler, num_training_steps, self._passed)
+            return scheduler
+        warmup, optimizer = self.args.get_warmup_steps(num_training_steps), optimizer or self.optimizer
+        if options := self.args.lr_scheduler_kwargs:
+            self.lr_scheduler = decay_schedule(optimizer, warmup, num_training_steps, self._passed, **options)
+        else:
+            self.lr_scheduler = inverse_sqrt_schedule(optimizer, warmup)
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def _passed(self) -> float:
+        return self.time_share
+
+    def read_clock(self) -> None:
+        """Take in how much of the time has passed; on all processes by the clock of the first."""
+        if self.max_minutes is None:
+            return
+        passed = [self.minutes / self.max_minutes]
+        if self.args.world_size > 1:
+            # or some would train at another rate, or wait for ever for those that stopped
+            broadcast_object_list(passed)
+        self.time_share = passed[0]
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         if not self.is_fsdp_enabled:
@@ -250,6 +285,7 @@ class TokenTrainer(TokenBudgetMixin):
         self._count_time()
         run, name = Path(self.args.output_dir), f"checkpoint-{self.state.global_step}"
         # else the mean loss of the next log would not be that of the unbroken run, which begins before this checkpoint
+        self.state.stateful_callbacks[MINUTES] = {"minutes": self.minutes}
         self.state.stateful_callbacks[UNLOGGED] = {
             "loss": self.accelerator.reduce(self._tr_loss, reduction="mean").item(),
             "updates": self.state.global_step - self._globalstep_last_logged,
@@ -372,7 +408,8 @@ class TokenTrainer(TokenBudgetMixin):
         return self._minutes_before + (time.monotonic() - self._started) / 60
 
     def _logged_minutes(self) -> float:
-        return max((entry["minutes"] for entry in self.state.log_history if "minutes" in entry), default=0.0)
+        logged = max((entry["minutes"] for entry in self.state.log_history if "minutes" in entry), default=0.0)
+        return max(logged, self.state.stateful_callbacks.get(MINUTES, {}).get("minutes", 0.0))
 
     def _count_time(self) -> None:
         """Add the time since the last call, or since training went on, to what speed is measured by."""
@@ -421,10 +458,16 @@ class _Events(TrainerCallback):
         trainer = self.trainer
         if trainer._monitor is not None:
             trainer._monitor.rule.remember(entry["loss"] for entry in state.log_history if "loss" in entry)
+        trainer.read_clock()
         # see `_save_checkpoint`
         if unlogged := state.stateful_callbacks.get(UNLOGGED):
             trainer._tr_loss += unlogged["loss"]
             trainer._globalstep_last_logged -= unlogged["updates"]
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer.read_clock()  # the rate of the next update is set right after this
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
