@@ -58,9 +58,10 @@ class Progress:
 
 def main(recipe: Recipe, resume: bool) -> None:
     settings = training_arguments(recipe, load_best_model_at_end=False)  # which asks for more than this loop has
-    if recipe.task != "seq2seq" or settings.lr_scheduler_type != "inverse_sqrt" or settings.weight_decay:
+    other_schedule = settings.lr_scheduler_type != "inverse_sqrt" or settings.lr_scheduler_kwargs
+    if recipe.task != "seq2seq" or other_schedule or settings.weight_decay or recipe.max_minutes is not None:
         raise RecipeError(
-            "this loop trains seq2seq with lr_scheduler_type inverse_sqrt and without weight_decay only."
+            "this loop trains seq2seq with lr_scheduler_type inverse_sqrt, without weight_decay and without max_minutes only."
         )
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):

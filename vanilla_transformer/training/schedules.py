@@ -165,8 +165,10 @@ def follow_clock(scheduler: LRScheduler, total: int, clock: Clock) -> bool:
     Returns:
         False for a scheduler without a length, which stays as it is.
     """
-    factors = getattr(scheduler, "lr_lambdas", [])
-    if not factors or not all("num_training_steps" in getattr(factor, "keywords", {}) for factor in factors):
+    if not isinstance(scheduler, LambdaLR):
+        return False
+    factors = scheduler.lr_lambdas
+    if not all("num_training_steps" in getattr(factor, "keywords", {}) for factor in factors):
         return False
     scheduler.lr_lambdas = [partial(_factor_in_run, factor=factor, total=total, clock=clock) for factor in factors]
     return True
