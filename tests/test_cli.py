@@ -311,10 +311,10 @@ def test_explain_refuses_what_it_cannot_explain(refused, tmp_path):
     assert "'gpt3' is neither a preset nor a folder; did you mean 'gpt2'?" in refused("explain", "gpt3")
     assert "--list shows the presets" in refused("explain", "nothing-like-it")
     for name in ("./none", tmp_path / "none", "a/b/none"):
-        assert f"there is no folder {name}" in refused("explain", name)
+        assert f"{name} is not there" in refused("explain", name)
     assert "or --list" in refused("explain")
     assert "or --list" in refused("explain", "gpt2", "--list")
-    assert "there is no config.json" in refused("explain", tmp_path)
+    assert "holds no config.json" in refused("explain", tmp_path)
     BertConfig().save_pretrained(tmp_path)
     assert "a model of type bert" in refused("explain", tmp_path)
 

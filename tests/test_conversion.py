@@ -708,7 +708,7 @@ DAMAGES = {
     "empty": (cut_off("model.safetensors", 0), "the weights in {folder} are damaged"),
     "pickled-empty": (pickled(None), "the weights in {folder} are damaged"),
     "pickled-list": (pickled([1, 2]), "the weights of {folder} are damaged"),
-    "config-cut": (cut_off("config.json", 40), "is not a valid JSON file"),
+    "config-cut": (cut_off("config.json", 40), "config.json of {folder} is damaged, as it is not valid JSON"),
     "heads": (configure(n_head="four"), "expected int, got str"),
     "no-heads": (configure(n_head=0), "the config.json or the weights of {folder} are damaged (ZeroDivisionError"),
     "activation": (configure(activation_function="relo"), "are damaged (KeyError: 'relo')"),
@@ -764,7 +764,7 @@ def test_a_class_that_is_none_of_ours_is_refused(tmp_path, capsys):
     for name in ("VanillaTransformerForNothing", "VanillaTransformerConfig"):
         configure(architectures=[name])(tmp_path / "ours")
         assert run(tmp_path / "ours", tmp_path / "new", "--to-transformers") == 2
-        assert f"{name!r}, which its config.json names, is no class of this package" in capsys.readouterr().err
+        assert f"{name!r}, which its config.json names, is not a class of this package" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -841,7 +841,7 @@ def test_folders_that_are_not_there_are_named(tmp_path, capsys, monkeypatch):
     }.items():
         for options in ([], ["--to-transformers"]):
             assert run(name, tmp_path / "new", *options) == 2
-            assert f"{said}; name the folder of a saved model" in capsys.readouterr().err
+            assert f"{said}; give the folder of a finished run or saved model" in capsys.readouterr().err
 
 
 def test_the_converted_model_goes_where_a_link_leads_and_not_where_one_stands(tmp_path, capsys, monkeypatch):

@@ -32,7 +32,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 import vanilla_transformer as vt
 from runs import WORDS, reversed_words, save_translator, word_tokenizer
 from tiny import randomise, tiny_model
-from vanilla_transformer.generation import translate
+from vanilla_transformer import loading
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.pipelines import TranslationPipeline, register
 from vanilla_transformer.pipelines.sentences import split_sentences, texts_within
@@ -343,7 +343,7 @@ def test_separate_target_tokenizers_and_saving(tmp_path, monkeypatch):
     save_translator(tmp_path / "a", source, target_vocab_size=len(target))
     with pytest.raises(ValueError, match="holds no tokenizer of the target side in target_tokenizer; save"):
         pipeline("translation", model=str(tmp_path / "a"))
-    target.save_pretrained(tmp_path / "a" / translate.TARGET_TOKENIZER)
+    target.save_pretrained(tmp_path / "a" / loading.TARGET_TOKENIZER)
     use = pipeline("translation", model=str(tmp_path / "a"))
     expected = [best[0].text for best in Translator.from_pretrained(tmp_path / "a", device="cpu").translate(TEXTS)]
     assert [record["translation_text"] for record in use(TEXTS, batch_size=2)] == expected
@@ -361,9 +361,13 @@ def test_separate_target_tokenizers_and_saving(tmp_path, monkeypatch):
     # of a Hub id, the revision the model has; the commit is an attribute without a public name
     asked = {}
     monkeypatch.setattr(use.model.config, "_commit_hash", "abc", raising=False)
+    monkeypatch.setattr(use.model, "name_or_path", "me/model")
+    monkeypatch.setattr(loading, "resolve_revision", lambda name, revision: revision)
+    monkeypatch.setattr(loading.Source, "file", lambda source, name: None)
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **options: asked.update(options) or target)
     pipeline("translation", model=use.model, tokenizer=source)
-    assert asked["revision"] == "abc" and asked["subfolder"] == translate.TARGET_TOKENIZER
+    assert asked["revision"] == "abc" and asked["subfolder"] == loading.TARGET_TOKENIZER
+    assert asked["trust_remote_code"] is False
 
 
 def test_br47_models_that_do_not_write():

@@ -604,10 +604,10 @@ def test_the_pipeline_finds_the_chunks_that_were_scored(tmp_path):
     ("damage", "sentence"),
     [
         (lambda f: (f / "config.json").unlink(), "holds no config.json"),
-        (lambda f: (f / "config.json").write_text("[]"), "holds no model of this package"),
-        (lambda f: (f / "tokenizer.json").write_text("{"), "holds no tokenizer that can be loaded"),
-        (lambda f: [path.unlink() for path in f.glob("tokenizer*")], "holds no tokenizer; save the one"),
-        (lambda f: (f / "model.safetensors").unlink(), "holds no weights"),
+        (lambda f: (f / "config.json").write_text("[]"), "holds a list and not an object of settings"),
+        (lambda f: (f / "tokenizer.json").write_text("{"), "tokenizer.json of .* is damaged, as it is not valid JSON"),
+        (lambda f: [path.unlink() for path in f.glob("tokenizer*")], "holds no tokenizer; save it there"),
+        (lambda f: (f / "model.safetensors").unlink(), "holds no model.safetensors"),
         (lambda f: (f / "model.safetensors").write_bytes(b"x" * 900), "are damaged"),
     ],
 )

@@ -6,7 +6,8 @@ from safetensors.torch import save_file
 
 from runs import reversed_words, save_translator, word_tokenizer
 from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
-from vanilla_transformer.generation.translate import TARGET_TOKENIZER, Hypothesis, Translator, _batches_by_length
+from vanilla_transformer.generation.translate import Hypothesis, Translator, _batches_by_length
+from vanilla_transformer.loading import TARGET_TOKENIZER
 
 SOURCES = [source for source, _ in reversed_words(12, 6)]
 

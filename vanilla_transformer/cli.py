@@ -62,6 +62,9 @@ RevisionOption = Annotated[str | None, typer.Option("--revision", help="Of a Hub
 DeviceOption = Annotated[
     str | None, typer.Option("--device", help="Such as cpu or cuda:1; by default the accelerator where there is one.")
 ]
+TrustOption = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the model; only of people you trust.")
+]
 BeamsOption = Annotated[int | None, typer.Option("--num-beams", min=1, help="Default: the model's own setting.")]
 
 
@@ -159,6 +162,7 @@ def generate(
     num_beams: BeamsOption = None,
     device: DeviceOption = None,
     revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
     n_best: Annotated[
         int,
         typer.Option(min=1, help="Outputs of each source; more than 1 as `line ||| text ||| score`, lines from 0."),
@@ -183,7 +187,7 @@ def generate(
     _quiet_libraries()
     from vanilla_transformer.generation.translate import Translator
 
-    translator = Translator.from_pretrained(model, device, revision=revision)
+    translator = Translator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
     options: dict[str, Any] = {
         "num_beams": num_beams,
         "length_penalty": length_penalty,
@@ -220,6 +224,7 @@ def evaluate(
     num_beams: BeamsOption = None,
     device: DeviceOption = None,
     revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
     tokenize: Annotated[str, typer.Option(help="sacrebleu's tokenizer; none for tokenised text.")] = "13a",
     lowercase: Annotated[bool, typer.Option(help="Take no notice of case.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the outputs to this file.")] = None,
@@ -239,7 +244,7 @@ def evaluate(
     from vanilla_transformer.training.metrics import score_texts
 
     options: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
-    translator = Translator.from_pretrained(model, device, revision=revision)
+    translator = Translator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
     outputs = [best[0].text for best in translator.translate(dataset["source"], **options)]
     if output is not None:
         with atomic_file(output) as sink:
@@ -289,6 +294,7 @@ def convert(
     model: Annotated[str, typer.Argument(help="Folder or Hub id of a model, or a checkpoint of --kind.")],
     output: Annotated[Path, typer.Argument(help="Folder for the converted model.")],
     revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
     to_transformers: Annotated[
         bool, typer.Option("--to-transformers", help="The other way: a model of ours to a class of transformers.")
     ] = False,
@@ -318,6 +324,7 @@ def convert(
         kind=kind,
         source_dictionary=source_dictionary,
         target_dictionary=target_dictionary,
+        trust_remote_code=trust_remote_code,
         say=_say,
     )
 
@@ -352,6 +359,7 @@ def inspect(
     layer: Annotated[int, typer.Option(help="A layer, from 0; -1 is the last.")] = -1,
     each_head: Annotated[bool, typer.Option(help="One picture a head instead of their mean.")] = False,
     revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
 ) -> None:
     """Draw what a model attends to while it writes."""
     if kind not in ("cross", "encoder", "decoder"):
@@ -364,7 +372,7 @@ def inspect(
     from vanilla_transformer.generation.translate import Translator
     from vanilla_transformer.inspection.attention import attention_maps, plot_attention
 
-    translator = Translator.from_pretrained(model, revision=revision)
+    translator = Translator.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
     maps = attention_maps(
         translator.model, translator.tokenizer, source, target, target_tokenizer=translator.target_tokenizer
     )
@@ -446,33 +454,29 @@ def demo(
 
 
 def _quiet_libraries() -> None:
-    """Progress of the libraries underneath is noise beside the command's own."""
-    from transformers.utils import logging
+    """Hide the progress of the libraries underneath, which is noise beside the command's own."""
+    from vanilla_transformer.utils.quiet import hide_progress_bars
 
-    logging.disable_progress_bar()
+    hide_progress_bars()
 
 
 def _named_config(model: str) -> "VanillaTransformerConfig":
-    """Of a preset, a folder or a Hub id; of a mistaken name a sentence with the nearest preset."""
-    import difflib
+    """Return the configuration of a preset, a folder or a Hub id.
 
-    from transformers import AutoConfig
-
+    Raises:
+        ValueError: for a mistaken name, with the nearest preset.
+    """
     from vanilla_transformer import VanillaTransformerConfig
+    from vanilla_transformer.loading import load_config, locate
+    from vanilla_transformer.utils.names import did_you_mean
 
     presets = VanillaTransformerConfig.presets()
     if model in presets:
         return VanillaTransformerConfig.from_preset(model)
-    model = os.path.expanduser(model)
-    if not Path(model).is_dir() and "/" not in model:
-        near = difflib.get_close_matches(model, presets, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "--list shows the presets."
-        raise ValueError(f"{model!r} is neither a preset nor a folder; {hint}")
-    if not Path(model).exists() and (model.startswith((".", "/", "~")) or model.count("/") > 1):
-        raise FileNotFoundError(f"there is no folder {model}; name that of a run or of a saved model, or a Hub id.")
-    if Path(model).is_dir() and not (Path(model) / "config.json").is_file():
-        raise FileNotFoundError(f"there is no config.json in {model}; name the folder of a run or of a saved model.")
-    config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+    if not os.path.exists(os.path.expanduser(model)) and "/" not in model:
+        near = did_you_mean(model, presets, otherwise="--list shows the presets.")
+        raise ValueError(f"{model!r} is neither a preset nor a folder; {near}")
+    config = load_config(locate(model))
     if not isinstance(config, VanillaTransformerConfig):
         raise ValueError(
             f"{model} is a model of type {config.model_type}, not of this package; name one that is, or a preset of --list."

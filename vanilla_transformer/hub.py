@@ -1,6 +1,5 @@
 """The folder of a run, or of a saved model, to a repository on the Hub: in one commit, so that all of it arrives or nothing."""
 
-import json
 import time
 from collections.abc import Callable
 from fnmatch import fnmatch
@@ -13,7 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import parse_ratelimit_headers
 from transformers.utils.hub import CHAT_TEMPLATE_DIR
 
-from vanilla_transformer.generation.translate import TARGET_TOKENIZER
+from vanilla_transformer.loading import TARGET_TOKENIZER, read_json_object, shard_names
 
 __all__ = ["TOKENIZER", "PushError", "ensure_repository", "model_files", "push_folder"]
 
@@ -46,7 +45,7 @@ def model_files(folder: str | Path) -> dict[str, Path]:
     folder = Path(folder)
     found = {p.name: p for p in sorted(folder.glob("*")) if p.is_file() and any(fnmatch(p.name, m) for m in MODEL)}
     if (index := found.get(WEIGHTS[2])) and WEIGHTS[0] not in found:
-        wanted = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        wanted = shard_names(read_json_object(index), str(index))
     else:
         wanted = [WEIGHTS[0]]
     if lacking := [name for name in ("config.json", *wanted) if name not in found]:

@@ -1,8 +1,6 @@
 """Models of transformers' families to ours, and back, weight by weight."""
 
 import copy
-import json
-import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,17 +10,17 @@ from typing import Any
 
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 import vanilla_transformer as vt
+from vanilla_transformer.loading import LoadingError, Source, format_shape, load_config, load_model, locate
 from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerLMHeadModel,
     VanillaTransformerPreTrainedModel,
     sinusoidal_encoding,
 )
+from vanilla_transformer.utils.quiet import quiet
 
 from .families import FAMILIES
 from .family import OF_TRAINING, Family, Fields, differences, shape_of
@@ -35,7 +33,6 @@ __all__ = [
     "from_transformers",
     "load_ours",
     "load_theirs",
-    "quiet",
     "to_transformers",
 ]
 
@@ -70,7 +67,9 @@ def from_transformers(
             places without a weight, all of which it names.
     """
     if not isinstance(model_or_path, PreTrainedModel):
-        model_or_path = load_theirs(str(model_or_path), revision, dtype, report)
+        with _errors_of_loading():
+            source = locate(model_or_path, revision=revision)
+        model_or_path = load_theirs(source, dtype, report)
     model = model_or_path
     family, head = family_of(model)
     fields = family.fields(model.config)
@@ -164,36 +163,37 @@ def _family_and_head(model_type: str, class_name: str) -> tuple[Family, str]:
     return family, family.heads[class_name]
 
 
-def load_theirs(path: str, revision: str | None, dtype: torch.dtype | str | None, report: Report) -> PreTrainedModel:
-    """A model of a folder or of the Hub, if its file holds all its weights, and no others but what is dropped."""
-    with _errors_of_reading(path), _errors_of_their_classes(path):
-        config = AutoConfig.from_pretrained(path, revision=revision)
-    class_name = _class_to_load(config, path, report)
-    family, _ = _family_and_head(config.model_type, class_name)
-    try:
-        with _errors_of_reading(path), _errors_of_their_classes(path), quiet():
-            model, found = getattr(transformers, class_name).from_pretrained(
-                path,
-                revision=revision,
-                dtype=dtype or "auto",
-                output_loading_info=True,
-                weights_only=True,
-                ignore_mismatched_sizes=True,  # they are refused here, all at once
-                **family.options.get(class_name, {}),
-            )
-    except pickle.UnpicklingError as error:
-        objects = ", ".join(sorted(set(re.findall(r"GLOBAL (\S+)", str(error))))) or "something else"
-        raise ConversionError(
-            f"the pickled weights of {path} (pytorch_model.bin) hold {objects} beside tensors, and reading such can run any "
-            "code; ask whoever made them for safetensors."
-        ) from error
+def load_theirs(
+    source: Source, dtype: torch.dtype | str | None, report: Report, *, trust_remote_code: bool = False
+) -> PreTrainedModel:
+    """Load a model of transformers, if its file holds all its weights, and no others but what is dropped.
+
+    Pickled weights are read as data alone.
+
+    Raises:
+        ConversionError: where they do not, and for files that are damaged.
+    """
+    found: dict[str, Any] = {}
+    with _errors_of_loading():
+        config = load_config(source, trust_remote_code=trust_remote_code)
+        class_name = _class_to_load(config, source.name, report)
+        family, _ = _family_and_head(config.model_type, class_name)
+        model = load_model(
+            source,
+            getattr(transformers, class_name),
+            use_safetensors=None,
+            check=lambda _source, _model, info: found.update(info),  # by what the family drops, below
+            dtype=dtype or "auto",
+            weights_only=True,
+            **family.options.get(class_name, {}),
+        )
     prefix = family.prefix if _is_bare(family, model) else ""
     unexpected = [_with_prefix(family, name, prefix) for name in found["unexpected_keys"]]
     _report_dropped(family, unexpected, report)
     unplaced = [name for name in unexpected if _dropped_for(family, name) is None]
     lacking = [prefix + name for name in found["missing_keys"]]
     lacking = [n for n in lacking if n not in family.computed and _dropped_for(family, n) is None]
-    _refuse(path, unplaced, lacking, _mismatched(found))
+    _refuse(source.name, unplaced, lacking, _mismatched(found))
     return model
 
 
@@ -212,31 +212,26 @@ def _class_to_load(config: PreTrainedConfig, path: str, report: Report) -> str:
     return named
 
 
-def load_ours(path: str, revision: str | None) -> VanillaTransformerPreTrainedModel:
-    """A model of ours of a folder or of the Hub, if its file holds all its weights, and no others.
+def load_ours(source: Source) -> VanillaTransformerPreTrainedModel:
+    """Load a model of this package, if its file holds all its weights, and no others.
 
     Raises:
         ConversionError: where it does not, and for a model of another kind.
     """
-    with _errors_of_reading(path):
-        config = AutoConfig.from_pretrained(path, revision=revision)
+    with _errors_of_loading():
+        config = load_config(source)
     if not isinstance(config, vt.VanillaTransformerConfig):
         raise ConversionError(
-            f"{path} is a model of the family {config.model_type!r} already; leave --to-transformers out to convert it to ours."
+            f"{source} is a model of the family {config.model_type!r} already; leave --to-transformers out to convert it to ours."
         )
     name = (config.architectures or [vt.VanillaTransformerModel.__name__])[0]
     model_class = getattr(vt, name, None)
     if not (isinstance(model_class, type) and issubclass(model_class, VanillaTransformerPreTrainedModel)):
-        raise ConversionError(f"{path}: {name!r}, which its config.json names, is no class of this package.")
-    with _errors_of_reading(path), quiet():
-        model, found = model_class.from_pretrained(
-            path,
-            revision=revision,
-            dtype="auto",
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # they are refused here, all at once
-        )
-    _refuse(path, sorted(found["unexpected_keys"]), sorted(found["missing_keys"]), _mismatched(found))
+        raise ConversionError(f"{source}: {name!r}, which its config.json names, is not a class of this package.")
+    found: dict[str, Any] = {}
+    with _errors_of_loading():
+        model = load_model(source, model_class, check=lambda _source, _model, info: found.update(info), dtype="auto")
+    _refuse(source.name, sorted(found["unexpected_keys"]), sorted(found["missing_keys"]), _mismatched(found))
     return model.eval()
 
 
@@ -248,40 +243,24 @@ def _with_prefix(family: Family, name: str, prefix: str) -> str:
 
 
 def _mismatched(found: dict[str, Any]) -> list[str]:
-    return sorted(str(name[0] if isinstance(name, tuple) else name) for name in found["mismatched_keys"])
+    """Return the names of weights that do not fit, with both shapes."""
+    return sorted(
+        f"{name} ({format_shape(stored)} in the weights, {format_shape(built)} by config.json)"
+        for name, stored, built in found["mismatched_keys"]
+    )
 
 
 @contextmanager
-def _errors_of_reading(path: str) -> Iterator[None]:
-    """Give what the libraries underneath make of damaged files as one sentence.
+def _errors_of_loading() -> Iterator[None]:
+    """Raise what cannot be loaded as what cannot be converted.
 
     Raises:
-        ConversionError: for any of them.
+        ConversionError: in place of a LoadingError.
     """
     try:
         yield
-    except pickle.UnpicklingError:
-        raise
-    except (SafetensorError, EOFError, RuntimeError) as error:
-        reason = str(error).partition(". ")[0].strip() or type(error).__name__
-        raise ConversionError(f"the weights in {path} are damaged ({reason}); copy them again.") from error
-    except (StrictDataclassError, json.JSONDecodeError) as error:
-        cause = error.__cause__ if isinstance(error, StrictDataclassError) else error
-        raise _damaged(path, error, cause) from error
-
-
-@contextmanager
-def _errors_of_their_classes(path: str) -> Iterator[None]:
-    """What the classes of transformers make of a configuration with values that they do not look at."""
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
-        raise _damaged(path, error, error) from error
-
-
-def _damaged(path: str, error: Exception, cause: object) -> ConversionError:
-    reason = f"{type(error).__name__}: {cause}"
-    return ConversionError(f"the config.json or the weights of {path} are damaged ({reason}); copy them again.")
+    except LoadingError as error:
+        raise ConversionError(str(error)) from error
 
 
 def build_ours(
@@ -473,17 +452,3 @@ def _listed(names: Iterable[str]) -> str:
     names = list(names)
     more = f" and {len(names) - LONGEST_LIST} more" if len(names) > LONGEST_LIST else ""
     return ", ".join(names[:LONGEST_LIST]) + more
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without transformers' own lines: on weights, which are checked here, and on the settings of the model at hand."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()

@@ -1,7 +1,6 @@
 """A folder or repository of one kind of model as a folder of the other, checked before it appears."""
 
 import copy
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from vanilla_transformer.generation.translate import TARGET_TOKENIZER
+from vanilla_transformer.loading import TARGET_TOKENIZER, locate
 from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors
 
 from .convert import build_ours, from_transformers, load_ours, load_theirs
@@ -33,6 +32,7 @@ def convert_folder(
     kind: str = "transformers",
     source_dictionary: Path | None = None,
     target_dictionary: Path | None = None,
+    trust_remote_code: bool = False,
     say: Callable[[str], Any] = print,
 ) -> Path:
     """Convert a model and its tokenizer, check that both models compute the same, and only then let the folder appear.
@@ -44,6 +44,7 @@ def convert_folder(
         to_transformers, family: a model of ours becomes one of that family, by default of the first that can hold it.
         kind: `"transformers"`, `"fairseq"` or `"opennmt"`.
         source_dictionary, target_dictionary: of fairseq.
+        trust_remote_code: run code that comes with the model, where its tokenizer cannot be loaded without.
         say: gets a line for each step.
 
     Raises:
@@ -62,16 +63,19 @@ def convert_folder(
     elif kind == "opennmt":
         converted = from_opennmt(model, report=say)
     elif to_transformers:
-        reference = load_ours(_place(model), revision)
+        source = locate(model, revision=revision)
+        reference = load_ours(source)
         converted = export(reference, family, report=say)  # type: ignore[arg-type]
     else:
-        reference = load_theirs(_place(model), revision, None, say)
+        source = locate(model, revision=revision)
+        reference = load_theirs(source, None, say, trust_remote_code=trust_remote_code)
         converted = from_transformers(reference, report=say)
     with translate_io_errors(output, "make room and convert again"), atomic_dir(output) as temporary:
         if kind == "transformers":
             separate = getattr(converted.config, "target_vocab_size", None) is not None
             split = False if to_transformers else separate or None
-            if copy_tokenizers(_place(model), revision, temporary, split=split, say=say) and not separate:
+            became_two = copy_tokenizers(source, temporary, split=split, say=say, trust_remote_code=trust_remote_code)
+            if became_two and not separate:
                 converted = _of_separate_vocabularies(converted)
         converted.save_pretrained(temporary)
         if kind == "opennmt":  # its vocabularies are in the checkpoint
@@ -93,20 +97,6 @@ def convert_folder(
                 raise ConversionError(f"the two models could not be compared: {error}") from error
     say(f"{type(converted).__name__} saved in {output}")
     return output
-
-
-def _place(model: str | Path) -> str:
-    """A folder or an id on the Hub, as transformers takes them.
-
-    Raises:
-        FileNotFoundError: for a folder that is not there or holds no model, which transformers would ask the Hub for.
-    """
-    folder = Path(os.path.expanduser(model))
-    is_id = str(model).count("/") <= 1 and not str(model).startswith((".", "/", "~")) and bool(str(model))
-    if (folder.exists() or not is_id) and not (folder / "config.json").is_file():
-        kind = "holds no config.json" if folder.is_dir() else "is no folder" if folder.exists() else "is not there"
-        raise FileNotFoundError(f"{folder} {kind}; name the folder of a saved model, or an id on the Hub.")
-    return str(folder) if folder.exists() else str(model)
 
 
 def _of_separate_vocabularies(model: Any) -> PreTrainedModel:

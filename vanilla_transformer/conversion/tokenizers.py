@@ -5,42 +5,36 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
-from transformers.utils.hub import cached_file
+from transformers import PreTrainedTokenizerBase
 
-from vanilla_transformer.generation.translate import TARGET_TOKENIZER, has_target_tokenizer
+from vanilla_transformer.loading import (
+    TARGET_TOKENIZER,
+    LoadingError,
+    Source,
+    has_target_tokenizer,
+    has_tokenizer,
+    load_tokenizer,
+)
 
 from .links import ConversionError
 
 __all__ = ["copy_tokenizers"]
 
-# any of them makes a tokenizer; where there is none, transformers would make one without a vocabulary
-TOKENIZER_FILES = (
-    "tokenizer_config.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "vocab-src.json",
-    "spiece.model",
-    "source.spm",
-    "sentencepiece.bpe.model",
-)
-
-
-TOKENIZER_PACKAGES = ("sentencepiece", "sacremoses", "tiktoken", "protobuf")
-"""What tokenizers of transformers need beside it."""
-
 
 def copy_tokenizers(
-    path: str, revision: str | None, folder: Path, *, split: bool | None, say: Callable[[str], Any]
+    source: Source,
+    folder: Path,
+    *,
+    split: bool | None,
+    say: Callable[[str], Any],
+    trust_remote_code: bool = False,
 ) -> bool:
     """Save the tokenizer of a model, and that of its target side, beside the converted one.
 
     Their class stays, so that they load by themselves.
 
     Args:
-        path: a folder, or an id on the Hub.
+        source: of the model.
         split: one tokenizer with a vocabulary for each side becomes two; None for where the vocabularies differ.
 
     Returns:
@@ -49,26 +43,20 @@ def copy_tokenizers(
     Raises:
         ConversionError: for a tokenizer that cannot be loaded.
     """
-    if not any(_has_file(path, name, revision) for name in TOKENIZER_FILES):
-        say(f"{path} has no tokenizer, so neither has the converted model.")
+    if not has_tokenizer(source):
+        say(f"{source} has no tokenizer, so neither has the converted model.")
         return False
     for subfolder in ("", TARGET_TOKENIZER):
-        if subfolder and not has_target_tokenizer(path, revision):
+        if subfolder and not has_target_tokenizer(source):
             continue
         try:
-            tokenizer = AutoTokenizer.from_pretrained(path, revision=revision, subfolder=subfolder)
+            tokenizer = load_tokenizer(source, subfolder, trust_remote_code=trust_remote_code)
         except ImportError as error:
-            needed = [name for name in TOKENIZER_PACKAGES if name in str(error).lower()] or ["a package"]
             raise ConversionError(
-                f"the tokenizer of {path} needs {' or '.join(needed)}, which is not installed; `pip install {needed[0]}`, or "
-                "convert a copy of the folder without the files of its tokenizer."
+                f"{str(error).rstrip('.')}, or convert a copy of the folder without the files of its tokenizer."
             ) from error
-        except Exception as error:  # tokenizers has nothing more special
-            if type(error) is not Exception and not isinstance(
-                error, (AttributeError, OSError, ValueError, KeyError, TypeError)
-            ):
-                raise
-            raise ConversionError(f"the tokenizer of {path} cannot be loaded: {error}") from error
+        except LoadingError as error:
+            raise ConversionError(f"the tokenizer of {source} cannot be loaded: {error}") from error
         sides = None if subfolder or split is False else _one_for_each_side(tokenizer)
         if sides and (split or sides[0].get_vocab() != sides[1].get_vocab()):
             sides[0].save_pretrained(folder)
@@ -108,10 +96,3 @@ def _one_for_each_side(
             return source, side(tokenizer.tgt_lang, "vocab-tgt.json", "merges.txt")
         source = side(tokenizer.source_lang, "vocab.json", "source.spm")
         return source, side(tokenizer.target_lang, "target_vocab.json", "target.spm")
-
-
-def _has_file(path: str, name: str, revision: str | None) -> bool:
-    try:
-        return cached_file(path, name, revision=revision) is not None
-    except OSError:
-        return False

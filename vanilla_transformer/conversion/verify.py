@@ -8,8 +8,9 @@ import torch
 from transformers import PreTrainedModel
 
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
+from vanilla_transformer.utils.quiet import quiet
 
-from .convert import family_of, quiet
+from .convert import family_of
 from .links import ConversionError
 
 __all__ = ["TOLERANCE", "Equality", "check_equality", "measure_equality"]

@@ -1,7 +1,6 @@
 """From lines of text to lines of text: batches by length, order kept, as much as there is."""
 
 import math
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -9,31 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import constants, is_offline_mode
-from safetensors import SafetensorError
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    PreTrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from vanilla_transformer.loading import (
+    TARGET_TOKENIZER,
+    check_device,
+    has_target_tokenizer,
+    load_config,
+    load_model,
+    load_tokenizer,
+    locate,
 )
-from transformers.utils.hub import cached_file
 
 __all__ = [
-    "TARGET_TOKENIZER",
     "Hypothesis",
     "Translator",
     "check_vocabularies",
-    "has_target_tokenizer",
     "longest_source",
     "sequence_scores",
 ]
-
-TARGET_TOKENIZER = "target_tokenizer"
-"""Folder inside a model folder that holds the target side's tokenizer, where vocabularies are separate."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +62,13 @@ class Translator:
 
     @classmethod
     def from_pretrained(
-        cls, model: str | Path, device: str | None = None, *, revision: str | None = None, **model_options: Any
+        cls,
+        model: str | Path,
+        device: str | None = None,
+        *,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        **model_options: Any,
     ) -> "Translator":
         """Load a run's folder or a Hub id.
 
@@ -77,51 +76,25 @@ class Translator:
             model: the folder or id.
             device: such as "cpu" or "cuda:1"; by default the accelerator where there is one.
             revision: a branch, tag or commit of a Hub id.
-            model_options: of the model's `from_pretrained`.
+            trust_remote_code: run code that comes with the model, where it cannot be loaded without.
+            model_options: of [`load_model`] and the model's `from_pretrained`.
 
         Raises:
             FileNotFoundError: for a path that looks local and is not there, or holds no model.
             ValueError, OSError: where what is there cannot be loaded, in one sentence.
         """
-        folder = Path(model)
-        if str(model).startswith((".", "/", "~")) or folder.exists():
-            folder = Path(os.path.expanduser(folder))
-            if not (folder / "config.json").is_file():
-                kind = "is not there" if not folder.exists() else "holds no config.json"
-                raise FileNotFoundError(f"{model} {kind}; give the folder of a finished run or saved model.")
-            if revision is not None:
-                raise ValueError(
-                    f"{model} is a folder and has no revision {revision}; leave it out, or give a Hub id."
-                )
-            model = folder
-            if not any(folder.glob("tokenizer*")):
-                raise FileNotFoundError(f"{folder} holds no tokenizer; save it there with tokenizer.save_pretrained.")
-        try:
-            config = AutoConfig.from_pretrained(model, revision=revision)
-            if getattr(config, "architecture", "") == "encoder-only":
-                raise ValueError(f"{model} is an encoder, which writes no text; use transformers' pipelines with it.")
-            automatic = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-            loaded, found = automatic.from_pretrained(
-                model, output_loading_info=True, revision=revision, **model_options
-            )
-        except OSError as error:
-            if folder.exists():
-                raise
-            if is_offline_mode():
-                raise FileNotFoundError(
-                    f"{model} is no folder here and not all of it is in the cache ({constants.HF_HUB_CACHE}), and "
-                    "HF_HUB_OFFLINE is set; load it once without that, or give a folder."
-                ) from error
-            raise FileNotFoundError(f"there is no folder {model} here, and as a Hub id it gives: {error}") from error
-        except SafetensorError as error:
-            raise ValueError(f"the weights in {model} are damaged ({error}); copy or train them again.") from error
-        if found["missing_keys"]:
-            raise ValueError(f"the weights in {model} are not those of the model: {min(found['missing_keys'])} lacks.")
+        check_device(device)
+        source = locate(model, revision=revision)
+        tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
+        config = load_config(source, trust_remote_code=trust_remote_code)
+        if getattr(config, "architecture", "") == "encoder-only":
+            raise ValueError(f"{model} is an encoder, which writes no text; use transformers' pipelines with it.")
         target_tokenizer = None
-        if getattr(loaded.config, "target_vocab_size", None):
-            if folder.is_dir() and not (folder / TARGET_TOKENIZER).is_dir():
-                raise FileNotFoundError(f"{folder} holds no {TARGET_TOKENIZER}, which separate vocabularies need.")
-            target_tokenizer = AutoTokenizer.from_pretrained(model, subfolder=TARGET_TOKENIZER, revision=revision)
+        if getattr(config, "target_vocab_size", None):
+            if not has_target_tokenizer(source):
+                raise FileNotFoundError(f"{model} holds no {TARGET_TOKENIZER}, which separate vocabularies need.")
+            target_tokenizer = load_tokenizer(source, TARGET_TOKENIZER, trust_remote_code=trust_remote_code)
+        loaded = load_model(source, trust_remote_code=trust_remote_code, **model_options)
         if device is None and torch.accelerator.is_available():
             device = str(torch.accelerator.current_accelerator())
         if device is not None:
@@ -129,7 +102,7 @@ class Translator:
                 loaded.to(device)
             except RuntimeError as error:
                 raise ValueError(f"the model cannot be moved to the device {device!r}: {error}") from error
-        return cls(loaded, AutoTokenizer.from_pretrained(model, revision=revision), target_tokenizer)
+        return cls(loaded, tokenizer, target_tokenizer)
 
     def translate(
         self,
@@ -209,14 +182,6 @@ class Translator:
             values = sequence_scores(self.model, output).tolist()
         hypotheses = [Hypothesis(text, score) for text, score in zip(texts, values, strict=True)]
         return [hypotheses[i : i + n_best] for i in range(0, len(hypotheses), n_best)]
-
-
-def has_target_tokenizer(model: str | Path, revision: str | None = None) -> bool:
-    """Whether the folder, or the repository on the Hub, holds a tokenizer of the target side beside that of the source."""
-    try:
-        return cached_file(str(model), f"{TARGET_TOKENIZER}/tokenizer_config.json", revision=revision) is not None
-    except OSError:
-        return False
 
 
 def check_vocabularies(

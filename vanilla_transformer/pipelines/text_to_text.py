@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline
 
-from ..generation.translate import TARGET_TOKENIZER, check_vocabularies, longest_source, sequence_scores
+from ..generation.translate import check_vocabularies, longest_source, sequence_scores
+from ..loading import TARGET_TOKENIZER, load_tokenizer, locate
 from .sentences import texts_within
 
 __all__ = ["SummarizationPipeline", "TextToTextPipeline", "TranslationPipeline"]
@@ -296,18 +297,18 @@ class TextToTextPipeline(ChunkPipeline):
 
 def _target_tokenizer(model: PreTrainedModel, given: Any) -> PreTrainedTokenizerBase | None:
     if isinstance(given, str | os.PathLike):
-        return AutoTokenizer.from_pretrained(given)
+        return load_tokenizer(given)
     if given is not None or not getattr(model.config, "target_vocab_size", None):
         return given
     # the revision that the configuration came from, a commit of the Hub; None for a folder
     revision = getattr(model.config, "_commit_hash", None)
     try:
         if not model.name_or_path:
-            raise OSError("the model was loaded from nowhere")
-        return AutoTokenizer.from_pretrained(
-            model.name_or_path, subfolder=TARGET_TOKENIZER, revision=revision or "main"
-        )
-    except (OSError, ValueError) as error:
+            raise FileNotFoundError("the model was loaded from nowhere")
+        is_folder = os.path.isdir(model.name_or_path)
+        source = locate(model.name_or_path, revision=None if is_folder else revision, needs=None)
+        return load_tokenizer(source, TARGET_TOKENIZER)
+    except OSError as error:
         raise ValueError(
             f"the model has separate vocabularies, but {model.name_or_path or 'what it was made from'} holds no "
             f"tokenizer of the target side in {TARGET_TOKENIZER}; save it there, or give it as target_tokenizer=."

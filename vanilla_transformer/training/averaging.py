@@ -1,17 +1,16 @@
 """Checkpoint averaging (section 6.1): the mean of the weights of several checkpoints of one run."""
 
-import json
 import shutil
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from transformers.utils.hub import CHAT_TEMPLATE_DIR
 
 from vanilla_transformer.hub import TOKENIZER
+from vanilla_transformer.loading import open_weights, weight_files
 from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors
 
 __all__ = ["average_checkpoints", "average_weights"]
@@ -20,20 +19,6 @@ WEIGHTS = "model.safetensors"
 
 # `*token*` is also the folder of the target side's tokenizer
 _BESIDE_WEIGHTS = ("config.json", "generation_config.json", "*.py", "*token*", *TOKENIZER, CHAT_TEMPLATE_DIR)
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    index = folder / f"{WEIGHTS}.index.json"
-    if index.is_file():
-        return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-    return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
-
-
-def _opened(file: Path) -> safe_open:
-    try:
-        return safe_open(str(file), framework="pt")
-    except SafetensorError as error:
-        raise ValueError(f"{file} is damaged ({error}); leave its folder out.") from error
 
 
 def average_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
@@ -48,12 +33,12 @@ def average_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
     total: dict[str, torch.Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     for position, folder in enumerate(map(Path, folders)):
-        files = _weight_files(folder)
+        files = weight_files(folder)
         if not files:
             raise FileNotFoundError(f"{folder} holds no {WEIGHTS}; give folders saved by a run or save_pretrained.")
         seen = set()
         for file in files:
-            with _opened(file) as weights:
+            with open_weights(file) as weights:
                 for name in weights.keys():  # noqa: SIM118 - not a dict
                     tensor = weights.get_tensor(name)
                     seen.add(name)

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from vanilla_transformer.training import RecipeError
+from vanilla_transformer.utils.names import did_you_mean
 
 __all__ = ["build_section", "check_known", "override_fields", "read_values", "set_field", "suggest", "typed"]
 
@@ -19,8 +19,7 @@ __all__ = ["build_section", "check_known", "override_fields", "read_values", "se
 def suggest(name: str, choices: Iterable[str]) -> str:
     """The end of a sentence about a name that is none of the choices: the nearest of them, or all."""
     choices = sorted(choices)
-    near = difflib.get_close_matches(name, choices, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"the choices are {', '.join(choices)}."
+    return did_you_mean(name, choices, otherwise=f"the choices are {', '.join(choices)}.")
 
 
 def check_known(given: Mapping[str, Any], choices: set[str], section: str) -> None:

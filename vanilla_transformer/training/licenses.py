@@ -3,7 +3,7 @@
 It refuses a card that names another one, and its client has no list of them.
 """
 
-import difflib
+from vanilla_transformer.utils.names import nearest_name
 
 __all__ = ["LICENSES", "OTHER_LICENSE", "nearest_license"]
 
@@ -101,5 +101,4 @@ LICENSES = frozenset(
 
 def nearest_license(name: str) -> str | None:
     """The identifier that a name was meant to be, such as `apache-2.0` for "Apache 2.0"; None where none is near."""
-    near = difflib.get_close_matches("-".join(name.lower().split()), sorted(LICENSES), n=1)
-    return near[0] if near else None
+    return nearest_name("-".join(name.lower().split()), sorted(LICENSES))

@@ -24,10 +24,11 @@ from typing import Any, get_type_hints
 
 import yaml
 from sacrebleu.metrics import BLEU
-from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, SchedulerType
+from transformers import GenerationConfig, PreTrainedConfig, SchedulerType
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.batching import COUNTS
+from vanilla_transformer.loading import LoadingError, load_config, locate
 from vanilla_transformer.training import RecipeError
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER
 from vanilla_transformer.training.fields import (
@@ -752,18 +753,10 @@ class Recipe:
     def _begun(self) -> dict[str, Any]:
         """The configuration of the model to start from."""
         start = str(self.start_from)
-        is_folder = start.startswith((".", "/", "~")) or Path(start).exists() or start.count("/") != 1
-        if is_folder and not (Path(start) / "config.json").is_file():
-            kind = "holds no config.json" if Path(start).is_dir() else "is not there"
-            raise RecipeError(f"start_from: {start} {kind}; name the folder of a finished run or saved model.")
         try:
-            begun = AutoConfig.from_pretrained(start)
-        except (AttributeError, KeyError, TypeError) as error:
-            raise RecipeError(f"start_from: the config.json of {start} is damaged; copy it again.") from error
-        except (OSError, ValueError) as error:
-            reason = str(error).partition("\n")[0]
-            where = "" if Path(start).is_dir() else " is no folder here, and as a Hub id it"
-            raise RecipeError(f"start_from: {start}{where} holds no model of this package: {reason}") from error
+            begun = load_config(locate(start))
+        except (LoadingError, OSError) as error:
+            raise RecipeError(f"start_from: {error}") from error
         if not isinstance(begun, VanillaTransformerConfig):
             raise RecipeError(
                 f"start_from: {start} is a {begun.model_type} model, not one of this package; make it one with "

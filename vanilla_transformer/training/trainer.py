@@ -25,8 +25,8 @@ from transformers import (
 )
 
 from vanilla_transformer.data.streaming import TokenBudgetStream
-from vanilla_transformer.generation.translate import TARGET_TOKENIZER
 from vanilla_transformer.hub import push_folder
+from vanilla_transformer.loading import TARGET_TOKENIZER
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.training.checkpoints import (
     STATE,

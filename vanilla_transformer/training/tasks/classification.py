@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from sklearn.metrics import f1_score, precision_recall_fscore_support
-from transformers import AutoConfig, EvalPrediction
+from transformers import EvalPrediction
 
 from vanilla_transformer.data.preparation import TokenizerTexts
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens
+from vanilla_transformer.loading import load_config
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
@@ -77,7 +78,7 @@ class Classification(TextTask):
         """A classifier that is trained on keeps the numbers of its labels."""
         if self.recipe.start_from is None:
             return
-        begun = AutoConfig.from_pretrained(self.recipe.start_from)
+        begun = load_config(self.recipe.start_from)
         if self.head.__name__ not in (begun.architectures or []):
             return
         names = [begun.id2label[number] for number in range(begun.num_labels)]

@@ -19,7 +19,8 @@ from vanilla_transformer.data.packing import PackPairs
 from vanilla_transformer.data.preparation import TokenizerTexts, pair_lengths, tokenize_pairs
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.sources import ParallelData, load_parallel
-from vanilla_transformer.generation.translate import TARGET_TOKENIZER, Translator, has_target_tokenizer
+from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.loading import TARGET_TOKENIZER, has_target_tokenizer
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.tokenization import train_tokenizer
 from vanilla_transformer.training.metrics import GenerationMetrics, score_texts

@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from transformers import (
-    AutoTokenizer,
     EvalPrediction,
     PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
 )
-from transformers.utils import logging
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.data.packing import PackRows
 from vanilla_transformer.data.preparation import TokenizerTexts
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData
+from vanilla_transformer.loading import LoadingError, Source, check_fit, load_model, locate
+from vanilla_transformer.loading import load_tokenizer as read_tokenizer
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.tokenization import train_character_tokenizer, train_tokenizer, train_wordpiece_tokenizer
@@ -247,25 +246,20 @@ class Task(ABC):
         return model
 
     def _started(self, config: Any, say: Callable[[str], None]) -> VanillaTransformerPreTrainedModel:
-        start = self.recipe.start_from
-        level = logging.get_verbosity()
-        logging.set_verbosity_error()  # it would warn of the new head, which is what this is for
+        start = str(self.recipe.start_from)
+        found: dict[str, Any] = {}
+
+        def check(source: Source, model: Any, info: dict[str, Any]) -> None:
+            # the head may be new, and heads of another task are left behind
+            found.update(info)
+            body = [name for name in info["missing_keys"] if name.startswith(f"{model.base_model_prefix}.")]
+            layers = [name for name in info["unexpected_keys"] if name.startswith(f"{model.base_model_prefix}.")]
+            check_fit(source, model, {**info, "missing_keys": body, "unexpected_keys": layers})
+
         try:
-            model, found = self.head.from_pretrained(
-                start, config=config, output_loading_info=True, ignore_mismatched_sizes=True
-            )
-        except SafetensorError as error:
-            raise RecipeError(f"start_from: the weights in {start} are damaged ({error}); copy them again.") from error
-        except OSError as error:
-            raise RecipeError(f"start_from: {start} holds no weights: {str(error).partition(chr(10))[0]}") from error
-        finally:
-            logging.set_verbosity(level)
-        body = [key for key in found["missing_keys"] if key.startswith(f"{model.base_model_prefix}.")]
-        misfits = sorted(key for key, *_ in found["mismatched_keys"]) or sorted(body)
-        if misfits:
-            raise RecipeError(
-                f"start_from: the weights in {start} are not those of its config: {misfits[0]} does not fit."
-            )
+            model = load_model(start, self.head, config=config, check=check)
+        except (LoadingError, OSError) as error:
+            raise RecipeError(f"start_from: {error}") from error
         for word, keys in (("new", found["missing_keys"]), ("left behind", found["unexpected_keys"])):
             if keys:
                 say(f"starting from {start}, {word}: {', '.join(sorted(keys))}")
@@ -368,13 +362,10 @@ def load_tokenizer(folder: str | Path, subfolder: str = "") -> PreTrainedTokeniz
     Raises:
         RecipeError: where there is none.
     """
-    if Path(folder).is_dir() and not any(Path(folder).glob("tokenizer*")):
-        raise RecipeError(f"{folder} holds no tokenizer; save the one that belongs to the model there.")
     try:
-        return AutoTokenizer.from_pretrained(folder, subfolder=subfolder)
-    except Exception as error:  # `tokenizers` raises nothing more special for a damaged file
-        reason = " ".join(str(error).split())
-        raise RecipeError(f"{folder} holds no tokenizer that can be loaded: {reason}") from error
+        return read_tokenizer(locate(folder, needs=None), subfolder)
+    except (LoadingError, OSError, ImportError) as error:
+        raise RecipeError(str(error)) from error
 
 
 class RowsOfTokens(torch.utils.data.Dataset):
