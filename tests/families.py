@@ -128,6 +128,7 @@ LANGUAGE_MODELS = {
     "fsmt-tied": Case(
         "FSMTForConditionalGeneration", {**FSMT, "src_vocab_size": 60, "tie_word_embeddings": True}, 6, STACKS
     ),
+    "pegasus": Case("PegasusForConditionalGeneration", {**MARIAN, "activation_function": "relu"}, 16, STACKS),
     "bart": Case("BartForConditionalGeneration", BART, 6, STACKS),
     "bart-scaled-untied": Case(
         "BartForConditionalGeneration", {**BART, "scale_embedding": True, "tie_word_embeddings": False}, 6, STACKS
@@ -176,6 +177,7 @@ LANGUAGE_MODELS = {
 }
 OTHER_MODELS = {
     "marian-base": Case("MarianModel", MARIAN, 6, STACKS),
+    "pegasus-base": Case("PegasusModel", {**MARIAN, "scale_embedding": True}, 16, STACKS),
     "bart-base": Case("BartModel", BART, 6, STACKS),
     "t5-base": Case("T5Model", T5, 6, T5_STACKS),
     "bert-base": Case("BertModel", BERT, options={"add_pooling_layer": False}),

@@ -308,7 +308,9 @@ def test_other_classes_and_families_are_refused():
     with pytest.raises(ConversionError, match="FSMTModel cannot be converted.*FSMTForConditionalGeneration can"):
         convert(build("fsmt").model)
     config = transformers.GPTNeoXConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=20)
-    with pytest.raises(ConversionError, match="'gpt_neox' cannot be converted; those of marian, bart, .* can"):
+    with pytest.raises(
+        ConversionError, match="'gpt_neox' cannot be converted; those of marian, pegasus, bart, .* can"
+    ):
         convert(transformers.GPTNeoXForCausalLM(config))
     with pytest.raises(ConversionError, match="a model of this package already"):
         convert(tiny_model())

@@ -4,7 +4,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from vanilla_transformer.utils.quiet import quiet
 from .families import FAMILIES
 from .family import OF_TRAINING, Family, Fields, differences, shape_of
 from .links import LAYER, ConversionError, rename_to_ours, rename_to_theirs
+from .rewriting import REWRITINGS, rewrite_field
 
 __all__ = [
     "build_ours",
@@ -103,7 +104,11 @@ def from_transformers(
 def to_transformers(
     model: VanillaTransformerPreTrainedModel, family: str | None = None, *, report: Report = logger.warning
 ) -> PreTrainedModel:
-    """One of our models as one of a family of transformers, with the same outputs, for all that runs its class.
+    """Return one of our models as one of a family of transformers, with the same outputs, for all that runs its class.
+
+    Where no family has the model's form, it is written in another one that computes the same: interleaved sinusoids as
+    concatenated ones, no biases as biases of zeros, and the like. Each such change is reported. One of them, the eps of norms
+    that a class fixes, is not exact.
 
     Args:
         model: with a head that families have, or without one.
@@ -123,6 +128,9 @@ def to_transformers(
         obstacles[name] = _obstacles(FAMILIES[name], head, model)
         if not obstacles[name]:
             return _build_theirs(FAMILIES[name], head, model, report)
+    for name in obstacles:
+        if rewritten := _rewrite_for(FAMILIES[name], model, report):
+            return _build_theirs(FAMILIES[name], _head_for(FAMILIES[name], ours), rewritten, report)  # type: ignore[arg-type]
     if not obstacles:
         which = "no family of transformers has a class"
         if family is not None:
@@ -322,12 +330,48 @@ def _build_theirs(
     return converted.to(model.device)
 
 
+def _rewrite_for(
+    family: Family, model: VanillaTransformerPreTrainedModel, report: Report
+) -> VanillaTransformerPreTrainedModel | None:
+    """Return a model with the same outputs that the family can hold, or None where rewriting does not lead there."""
+    head = _head_for(family, type(model).__name__)
+    assert head is not None  # families without the head are no obstacles
+    said: list[str] = []
+    for _ in range(len(REWRITINGS) + 1):
+        obstacles = _obstacles(family, head, model)
+        if not obstacles:
+            for line in said:
+                report(line)
+            return model
+        for name in obstacles.fields:
+            if name not in obstacles.wanted:
+                continue
+            with quiet():
+                rewritten = rewrite_field(model, name, obstacles.wanted[name])
+            if rewritten is not None:
+                before, after = getattr(model.config, name), getattr(rewritten.config, name)
+                exact = "" if name != "norm_eps" else ", which changes outputs a little"
+                said.append(f"{name}={before!r} is written as {after!r} for {family.name}{exact}.")
+                model = rewritten
+                break
+        else:
+            return None
+    return None
+
+
 @dataclass
 class _Obstacles:
-    """Why a family cannot hold a model: fields that it does not have, or what its configuration says."""
+    """Why a family cannot hold a model: fields that it does not have, or what its configuration says.
+
+    Attributes:
+        fields: that differ.
+        reason: what the configuration of the family says, where it says something.
+        wanted: the values that fields have in the model that the family would hold, where they are known.
+    """
 
     fields: list[str]
     reason: str | None = None
+    wanted: Fields = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.fields) or self.reason is not None
@@ -349,13 +393,14 @@ def _obstacles(family: Family, head: str, model: VanillaTransformerPreTrainedMod
         held = vt.VanillaTransformerConfig(**family.fields(config))
     except (ValueError, TypeError) as error:
         never = [name for name, value in family.fixed.items() if name in shape and shape[name] != value]
-        return _Obstacles(never, None if never else " ".join(str(error).split()).rstrip("."))
-    found = differences(shape, shape_of(held, writes))
+        return _Obstacles(never, None if never else " ".join(str(error).split()).rstrip("."), dict(family.fixed))
+    wanted = shape_of(held, writes)
+    found = differences(shape, wanted)
     if writes and family.ties_by_weights and "tie_word_embeddings" in found:
         found.remove("tie_word_embeddings")
     if writes and family.head_activation not in (None, model.config.hidden_act):
         found.append("hidden_act")
-    return _Obstacles(found)
+    return _Obstacles(found, wanted=wanted)
 
 
 def _head_for(family: Family, ours: str) -> str | None:

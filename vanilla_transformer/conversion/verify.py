@@ -11,7 +11,9 @@ from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerP
 from vanilla_transformer.utils.quiet import quiet
 
 from .convert import family_of
+from .family import Family
 from .links import ConversionError
+from .rewriting import sines_first
 
 __all__ = ["TOLERANCE", "Equality", "check_equality", "measure_equality"]
 
@@ -165,6 +167,7 @@ def _compare_forward(
     one, other = (
         model(**inputs, output_hidden_states=True) for model, inputs in ((theirs, their_inputs), (ours, our_inputs))
     )
+    order = _order_of_states(family, ours)
     target = batch.get("decoder_attention_mask", batch["attention_mask"])
     states = {"hidden_states": batch["attention_mask"]}
     if ours.config.is_encoder_decoder:
@@ -172,12 +175,24 @@ def _compare_forward(
     for name, mask in states.items():
         if len(one[name]) != len(other[name]):
             raise ConversionError(f"{name} are {len(one[name])} and {len(other[name])}: the models differ in depth.")
-        for pair in zip(one[name], other[name], strict=True):
-            measured.states = _largest(measured.states, *pair, mask)
+        for their_states, our_states in zip(one[name], other[name], strict=True):
+            our_states = our_states if order is None else our_states[..., order]
+            measured.states = _largest(measured.states, their_states, our_states, mask)
     if getattr(other, "logits", None) is not None and getattr(one, "logits", None) is not None:
         measured.logits = _largest(measured.logits, one.logits, other.logits, target)
     elif hasattr(one, "prediction_logits"):
         measured.logits = _largest(measured.logits, one.prediction_logits, other.logits, target)
+
+
+def _order_of_states(family: Family, ours: VanillaTransformerPreTrainedModel) -> torch.Tensor | None:
+    """Return our columns in the order of theirs, where the family has the same sinusoids in another order; else None."""
+    config = ours.config
+    permuted = (
+        config.position_encoding == "sinusoidal"
+        and (config.sinusoidal_form, family.fixed.get("sinusoidal_form")) == ("interleaved", "concatenated")
+        and config.embedding_width == config.hidden_size
+    )
+    return sines_first(config.hidden_size).to(ours.device) if permuted else None
 
 
 def _largest(sofar: float, one: torch.Tensor, other: torch.Tensor, mask: torch.Tensor) -> float:
