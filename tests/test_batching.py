@@ -1,11 +1,16 @@
 """Batches by token budget: both sides counted, streams, and their use in a `Trainer` of one's own and in a plain loop."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from datasets import IterableDataset
+from datasets import Dataset, IterableDataset, config, load_dataset
+from datasets.distributed import split_dataset_by_node
 from torch.utils.data import DataLoader
+from torch.utils.data._utils import worker
+from torch.utils.data._utils.worker import WorkerInfo
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tiny import tiny_model
@@ -217,6 +222,66 @@ def test_a_stream_of_the_library_is_told_its_epoch():
         stream.set_epoch(epoch)
         epochs.append([numbers(batch) for batch in stream])
     assert epochs[0] != epochs[1] and sorted(map(tuple, epochs[0])) == sorted(map(tuple, epochs[1]))
+
+
+def streamed_files(folder, kind, files):
+    """300 rows in so many files, as a data set that is read as it comes."""
+    rows = rows_of(300)
+    bounds = np.linspace(0, len(rows), files + 1).astype(int)
+    paths = []
+    for number, (start, end) in enumerate(pairwise(bounds)):
+        paths.append(str(folder / f"{number}.{kind}"))
+        table = Dataset.from_list(rows[start:end])
+        table.to_json(paths[-1]) if kind == "json" else table.to_parquet(paths[-1])
+    return load_dataset(kind, data_files=paths, split="train", streaming=True)
+
+
+def in_worker(stream, workers, index):
+    """The batches that one worker of a `DataLoader` gives, without the process."""
+    info = WorkerInfo(id=index, num_workers=workers, seed=0, dataset=stream)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "_worker_info", info)
+        return [numbers(batch) for batch in stream]
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+@pytest.mark.parametrize("files", [1, 2, 3])
+def test_a_streamed_data_set_gives_every_row_once_with_any_number_of_workers(tmp_path, monkeypatch, kind, files):
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    rows = streamed_files(tmp_path, kind, files)
+
+    def stream(batches=0, **options):
+        made = TokenBudgetStream(rows, 64, pool_size=100, seed=5, **options)
+        made.load_state_dict({"epoch": 1, "batches": batches})
+        return made
+
+    whole = [numbers(batch) for batch in stream()]
+    assert sorted(number for batch in whole for number in batch) == list(range(300))
+    for workers in (1, 2, 3):
+        for done in (0, 7):
+            given = [iter(in_worker(stream(done), workers, index)) for index in range(workers)]
+            turns = (next(given[turn % workers], None) for turn in range(len(whole) - done))
+            assert list(turns) == whole[done:] and all(next(rest, None) is None for rest in given)
+    for index in range(2):  # of two processes, each with workers
+        part = stream(num_processes=2, process_index=index, drop_last=True)
+        dealt = [in_worker(part, 2, number) for number in range(2)]
+        assert sum(map(len, dealt)) == len(whole) // 2
+        assert dealt[0] == whole[index::4][: len(dealt[0])]
+
+
+def test_a_streamed_data_set_in_real_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    stream = TokenBudgetStream(streamed_files(tmp_path, "json", 1), 64, pool_size=100, seed=5)
+    whole = [numbers(batch) for batch in stream]
+    loader = DataLoader(stream, batch_size=None, collate_fn=numbers, num_workers=2)
+    assert list(loader) == whole == list(loader)
+
+
+def test_rows_that_are_divided_already_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    rows = split_dataset_by_node(streamed_files(tmp_path, "json", 2), rank=0, world_size=2)
+    with pytest.raises(ValueError, match="divided among processes already .* give it all rows"):
+        TokenBudgetStream(rows, 64)
 
 
 @pytest.mark.parametrize("label", [3, 0.5, np.int64(3), np.float32(0.5), torch.tensor(3)])

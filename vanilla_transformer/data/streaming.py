@@ -7,7 +7,9 @@
 The stream deals its batches to processes and workers itself; `accelerator.prepare` would deal them out once more.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count as counted
 from itertools import cycle, islice
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils import worker as worker_module
 
 from vanilla_transformer.data.batching import (
     POOL_SIZE,
@@ -28,6 +31,7 @@ from vanilla_transformer.data.batching import (
 __all__ = ["TokenBudgetStream", "row_lengths"]
 
 Row = dict[str, Any]
+_END = object()
 
 
 def row_lengths(row: Row) -> tuple[int, int]:
@@ -53,8 +57,9 @@ class TokenBudgetStream(IterableDataset[list[Row]]):
     `load_state_dict({"epoch": epoch, "batches": count})`.
 
     Args:
-        rows: can be read anew each epoch, as a list or a `datasets.IterableDataset`; where it has `set_epoch`, it is told
-            the epoch.
+        rows: can be read again each epoch, as a list or a `datasets.IterableDataset`; where it has `set_epoch`, it is told
+            the epoch. The same ones in the same order in every process: a data set that is shuffled needs a seed, and one
+            that was divided among processes (`split_dataset_by_node`) is refused.
         max_tokens, max_sentences, count: as for `TokenBudgetBatchSampler`.
         lengths: source and target tokens of a row, special tokens included.
         pool_size: rows in the pool. Larger pools mean less padding and more memory.
@@ -95,6 +100,11 @@ class TokenBudgetStream(IterableDataset[list[Row]]):
             raise ValueError("num_processes and process_index belong together: give both, or neither.")
         if num_processes is not None and process_index not in range(num_processes):
             raise ValueError(f"process_index must be 0 to {num_processes - 1}, but is {process_index}.")
+        if getattr(rows, "_distributed", None) is not None:
+            raise ValueError(
+                "the rows are divided among processes already (split_dataset_by_node), and a TokenBudgetStream divides its "
+                "batches itself; give it all rows."
+            )
         pair_costs(np.zeros((0, 2), dtype=np.int64), count)
         self.rows = rows
         self.max_tokens = max_tokens
@@ -185,7 +195,7 @@ class TokenBudgetStream(IterableDataset[list[Row]]):
         pool: list[Row] = []
         lengths: list[tuple[int, int]] = []
         number = -1
-        for number, row in enumerate(self.rows):
+        for number, row in enumerate(_every_row(self.rows)):
             length = self.lengths(row)
             check_budget(f"Row {number}", length, int(pair_costs(np.array([length]), self.count)[0]), self.max_tokens)
             pool.append(row)
@@ -215,3 +225,33 @@ class TokenBudgetStream(IterableDataset[list[Row]]):
         if self.shuffle:
             batches = [batches[i] for i in generator.permutation(len(batches))]
         return batches, rest
+
+
+def _every_row(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield all rows, also in a worker, where a `datasets.IterableDataset` would keep to its share of the files."""
+    if get_worker_info() is None:
+        yield from rows
+        return
+    if "fsspec" in sys.modules:
+        import fsspec.asyn
+
+        fsspec.asyn.reset_lock()  # which `datasets` does itself where it knows of the worker
+    iterator: Iterator[Row] | None = None
+    while True:
+        with _outside_of_workers():
+            if iterator is None:
+                iterator = iter(rows)
+            row: Any = next(iterator, _END)
+        if row is _END:
+            return
+        yield row
+
+
+@contextmanager
+def _outside_of_workers() -> Iterator[None]:
+    """Hide from data sets that they are read in a worker; torch has no public way to."""
+    info, worker_module._worker_info = worker_module._worker_info, None
+    try:
+        yield
+    finally:
+        worker_module._worker_info = info
