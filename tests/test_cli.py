@@ -20,8 +20,8 @@ from runs import ROOT, recipe_values, reversed_words, save_translator, word_toke
 from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
 from vanilla_transformer import VanillaTransformerConfig, cli
 from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.scoring import METRICS, score_texts
 from vanilla_transformer.tokenization import train_tokenizer
-from vanilla_transformer.training.metrics import score_texts
 from vanilla_transformer.training.tasks.seq2seq import Seq2Seq
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
 
@@ -207,16 +207,16 @@ def test_evaluate_prints_scores_with_signatures(command, refused, folder, tmp_pa
     files = write_pairs(tmp_path, "test", pairs)
     options = ("--model", folder, "--source", files["source"], "--target", files["target"])
     status, out, err = command("evaluate", *options, "--output", tmp_path / "out.txt")
-    assert status == 0 and "9 of 9 pairs kept" in err
+    assert (status, err) == (0, "9 lines\n")
     scores = json.loads(out)
-    texts = [best[0].text for best in Translator.from_pretrained(folder).translate(SOURCES)]
-    assert scores == score_texts(texts, [target for _, target in pairs]).to_dict()
+    targets = [target for _, target in pairs]
+    assert scores == score_texts(expected, targets, metrics=METRICS, resamples=1000).to_dict()
     assert "tok:13a" in scores["bleu_signature"] and (tmp_path / "out.txt").read_text().split("\n")[:-1] == expected
     assert "case:lc" in json.loads(command("evaluate", *options, "--lowercase")[1])["bleu_signature"]
 
     with open(files["target"], "a") as stream:
         stream.write("one more\n")
-    assert "has 9 lines but" in refused("evaluate", *options)
+    assert "test.source has 9 lines but" in refused("evaluate", *options)
     (tmp_path / "test.source").write_bytes(b"")
     assert "is empty" in refused("evaluate", *options)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from vanilla_transformer.training import DivergedError, RunInterrupted
 from vanilla_transformer.utils.atomic import (
@@ -29,6 +29,7 @@ from vanilla_transformer.utils.errors import ClosedStreamError, describe, exit_s
 if TYPE_CHECKING:
     from vanilla_transformer import VanillaTransformerConfig
     from vanilla_transformer.generation.translate import Hypothesis
+    from vanilla_transformer.scoring import TextScores
 
 __all__ = ["app", "main"]
 
@@ -216,41 +217,129 @@ def generate(
             sink.flush()
 
 
-@app.command()
+class _ListOptions(TyperCommand):
+    """A command whose options of several values take them one after another: `--references a b`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        lists = {name for parameter in self.params if getattr(parameter, "multiple", False) for name in parameter.opts}
+        option = ""
+        spelled_out: list[str] = []
+        for argument in args:
+            if argument.startswith("-") and argument != "-":
+                option = argument if argument in lists else ""
+            elif option and spelled_out[-1] != option:
+                spelled_out.append(option)
+            spelled_out.append(argument)
+        return super().parse_args(ctx, spelled_out)
+
+
+TokenizeOption = Annotated[
+    str, typer.Option("--tokenize", help="sacrebleu's tokenizer for BLEU; none for tokenized text.")
+]
+LowercaseOption = Annotated[bool, typer.Option("--lowercase", help="Compare without regard to case.")]
+MetricsOption = Annotated[
+    list[str] | None, typer.Option("--metrics", help="Of bleu, chrf, ter, exact_match, wer, cer; by default all.")
+]
+ResamplesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--resamples", min=0, help="Bootstrap resamples for confidence intervals and significance; 0 for none. [1000]"
+    ),
+]
+CometOption = Annotated[
+    str | None,
+    typer.Option(
+        "--comet", help="Also COMET, by this model: a checkpoint that you trust, or a name that it downloads."
+    ),
+]
+
+
+@app.command(cls=_ListOptions)
+def score(
+    hypotheses: Annotated[
+        list[str], typer.Option("--hypotheses", help="Outputs of one or more systems, a file each; - for stdin.")
+    ],
+    references: Annotated[list[str], typer.Option("--references", help="One or more files of references.")],
+    source: Annotated[str | None, typer.Option("--source", help="The sources, which --comet reads.")] = None,
+    tokenize: TokenizeOption = "13a",
+    lowercase: LowercaseOption = False,
+    metrics: MetricsOption = None,
+    resamples: ResamplesOption = None,
+    comet: CometOption = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the JSON to this file.")] = None,
+) -> None:
+    """Score texts against references, line by line; of several systems, say whether they differ from the first."""
+    from vanilla_transformer.scoring.command import ScoringOptions, score_files
+
+    options = ScoringOptions(tokenize, lowercase, metrics, resamples, comet)
+    with _output("-" if output is None else str(output)) as sink:
+        _print_scores(score_files(hypotheses, references, source, options, _say), references, sink)
+
+
+@app.command(cls=_ListOptions)
 def evaluate(
-    model: ModelOption,
-    source: Annotated[Path, typer.Option(help="Text file with one source a line.")],
-    target: Annotated[Path, typer.Option(help="Text file with the reference of each.")],
+    source: Annotated[str, typer.Option(help="Text file with one source a line.")],
+    target: Annotated[list[str], typer.Option("--target", "--references", help="One or more files of references.")],
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Folder of a run or saved model, or a Hub id.")
+    ] = None,
+    hypotheses: Annotated[
+        list[str] | None, typer.Option("--hypotheses", help="Outputs that are there already, instead of a model.")
+    ] = None,
     num_beams: BeamsOption = None,
     device: DeviceOption = None,
     revision: RevisionOption = None,
     trust_remote_code: TrustOption = False,
-    tokenize: Annotated[str, typer.Option(help="sacrebleu's tokenizer; none for tokenised text.")] = "13a",
-    lowercase: Annotated[bool, typer.Option(help="Take no notice of case.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the outputs to this file.")] = None,
+    tokenize: TokenizeOption = "13a",
+    lowercase: LowercaseOption = False,
+    metrics: MetricsOption = None,
+    resamples: ResamplesOption = None,
+    comet: CometOption = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write the outputs to this file, a line each.")
+    ] = None,
 ) -> None:
-    """Score a model's output on parallel text: BLEU and chrF with their signatures, as JSON."""
+    """Score a model's output on parallel text, as JSON: BLEU, chrF and others, with signatures and intervals."""
     import json
 
-    from vanilla_transformer.data.sources import ParallelData, load_parallel
+    from vanilla_transformer.scoring.command import ScoringOptions, read_parallel, score_files, score_outputs
 
     if output is not None:
         check_output_file(output)
-    dataset, report = load_parallel(ParallelData(source=source, target=target))
-    for line in report.lines():
-        _say(line)
+    options = ScoringOptions(tokenize, lowercase, metrics, resamples, comet)
+    if (model is None) == (not hypotheses):
+        raise ValueError("give either a --model, or --hypotheses that are there already.")
+    if model is None:
+        given = {"--num-beams": num_beams, "--device": device, "--revision": revision, "--output": output}
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"{name} has an effect only with --model; leave it out.")
+        _print_scores(score_files(hypotheses or [], target, source, options, _say), target, sys.stdout)
+        return
+    sources, references, options = read_parallel(source, target, options, _say)
     _quiet_libraries()
     from vanilla_transformer.generation.translate import Translator
-    from vanilla_transformer.training.metrics import score_texts
 
-    options: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
+    generate_options: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
     translator = Translator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
-    outputs = [best[0].text for best in translator.translate(dataset["source"], **options)]
+    outputs = [_one_line(best[0].text) for best in translator.translate(sources, **generate_options)]
     if output is not None:
         with atomic_file(output) as sink:
-            sink.writelines(_one_line(text) + "\n" for text in outputs)
-    scores = score_texts(outputs, list(dataset["target"]), tokenize, lowercase=lowercase)
+            sink.writelines(f"{text}\n" for text in outputs)
+    (scores,) = score_outputs({model: outputs}, references, sources, options)
     print(json.dumps(scores.to_dict(), indent=2))
+
+
+def _print_scores(scores: "list[TextScores]", references: list[str], sink: IO[str]) -> None:
+    """Write JSON, to stdout or a file, and print a table to stderr or, where that is free, to stdout."""
+    import json
+
+    from rich.console import Console
+
+    from vanilla_transformer.scoring.report import scores_table, scores_to_json
+
+    sink.write(json.dumps(scores_to_json(scores, references), indent=2) + "\n")
+    Console(stderr=sink is sys.stdout).print(scores_table(scores))
 
 
 @app.command()

@@ -22,8 +22,9 @@ from vanilla_transformer.data.sources import ParallelData, load_parallel
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.loading import TARGET_TOKENIZER, has_target_tokenizer
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.scoring import score_texts
 from vanilla_transformer.tokenization import train_tokenizer
-from vanilla_transformer.training.metrics import GenerationMetrics, score_texts
+from vanilla_transformer.training.metrics import GenerationMetrics
 from vanilla_transformer.training.presets import PAPER
 from vanilla_transformer.training.tasks.task import TRAINING_DEFAULTS, Part, ScoreColumn, Task, load_tokenizer
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
