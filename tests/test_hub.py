@@ -16,7 +16,6 @@ import torch
 import transformers
 import yaml
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 import vanilla_transformer as vt
@@ -233,7 +232,6 @@ def test_br43_without_package_and_trust_the_refusal_names_the_remedy_and_the_tok
 
 
 def test_br46_with_the_package_its_own_classes_serve_whether_code_is_trusted_or_not(saved):
-    assert vt.VanillaTransformerConfig.model_type not in CONFIG_MAPPING_NAMES
     for _ in range(2):
         importlib.reload(vt)
     wanted = torch.load(saved.parent / "answer.pt")

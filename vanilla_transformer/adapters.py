@@ -1,9 +1,7 @@
 """What PEFT has to know of this package's models."""
 
-import importlib
-import importlib.util
-
-from .configuration_vanilla_transformer import VanillaTransformerConfig
+from collections.abc import Mapping
+from typing import Any
 
 __all__ = ["ADAPTED_LAYERS", "register"]
 
@@ -12,18 +10,15 @@ ADAPTED_LAYERS = ("q_proj", "v_proj")
 queries and values of every attention. `target_modules="all-linear"` takes all layers but the output."""
 
 
-def register() -> None:
-    """Add the model type to PEFT's tables of default targets, where PEFT is installed; entries that are there stay.
+def register(tables: Mapping[str, Any]) -> None:
+    """Add the model type to PEFT's tables of default targets; entries that are there stay.
 
     Each of PEFT's methods has a table of its own. Those that go into BART's queries and values go into these, whose layers
     have the same names; the others (such as IA3) need `target_modules`.
+
+    Args:
+        tables: of `peft.utils.constants`, by their names.
     """
-    if importlib.util.find_spec("peft") is None:
-        return
-    try:
-        tables = vars(importlib.import_module("peft.utils.constants"))
-    except ImportError:  # a release that cannot be used here says so where it is used
-        return
     for name, table in tables.items():
         if name.endswith("_TARGET_MODULES_MAPPING") and list(table.get("bart", ())) == list(ADAPTED_LAYERS):
-            table.setdefault(VanillaTransformerConfig.model_type, list(ADAPTED_LAYERS))
+            table.setdefault("vanilla_transformer", list(ADAPTED_LAYERS))

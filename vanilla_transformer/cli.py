@@ -55,6 +55,7 @@ app = typer.Typer(
     name="vanilla-transformer",
     help="Transformers trained from scratch: from two text files to a model that anyone can load.",
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # whose import takes longer than all else that help needs
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -100,6 +101,7 @@ def train(
     task: Annotated[list[str] | None, typer.Option(help="Refuse a recipe for any other task than these.")] = None,
 ) -> None:
     """Train what a recipe describes, score it, and leave a folder that anyone can load."""
+    _check_names(recipe, overrides or [])
     from vanilla_transformer.training.recipe import Recipe
 
     loaded = Recipe.load(recipe, overrides or [])
@@ -121,6 +123,7 @@ def ablate(
     overwrite: Annotated[bool, typer.Option(help="Delete the ablation in the output folder and start again.")] = False,
 ) -> None:
     """Train a recipe and variants of it on the same data for as long, and print what each choice is worth."""
+    _check_names(recipe, overrides or [])
     from vanilla_transformer.training.ablation import Ablation, print_table, run_ablation
 
     loaded = Ablation.load(recipe, overrides or [])
@@ -540,6 +543,14 @@ def demo(
     from vanilla_transformer.demo import run_demo
 
     run_demo(output, overrides or [], say=_say)
+
+
+def _check_names(recipe: Path, overrides: list[str]) -> None:
+    """Refuse a file that is no recipe, and mistyped fields, before what trains is imported."""
+    from vanilla_transformer.training.fields import override_fields, read_values
+    from vanilla_transformer.training.known_fields import refuse_mistyped
+
+    refuse_mistyped(override_fields(read_values(recipe), overrides))
 
 
 def _quiet_libraries() -> None:
