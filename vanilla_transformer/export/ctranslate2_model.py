@@ -22,7 +22,7 @@ from vanilla_transformer.modeling_vanilla_transformer import (
 
 from .errors import ExportError, needs
 
-__all__ = ["QUANTIZATIONS", "build_spec", "write_ctranslate2"]
+__all__ = ["QUANTIZATIONS", "build_spec", "vocabularies", "write_ctranslate2"]
 
 QUANTIZATIONS = ("float32", "float16", "bfloat16", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16")
 """What weights can be stored as: those of CTranslate2."""
@@ -47,24 +47,26 @@ ACTIVATIONS = {
 
 def write_ctranslate2(
     model: VanillaTransformerPreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    target_tokenizer: PreTrainedTokenizerBase,
+    tokens: tuple[list[str], list[str]],
     folder: Path,
     quantization: str = "float32",
+    *,
+    target_tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     """Write `model.bin`, `config.json` and the vocabularies of CTranslate2 into a folder.
 
     Args:
         model: in float32; encoder-decoder, decoder-only or encoder-only.
-        tokenizer, target_tokenizer: their tokens, in the order of ids, are the vocabularies.
+        tokens: the `vocabularies`.
         folder: that exists.
         quantization: one of `QUANTIZATIONS`.
+        target_tokenizer: names the special tokens.
 
     Raises:
         ExportError: for what CTranslate2 cannot hold, naming the field in the way.
     """
     spec = build_spec(model)
-    _set_vocabularies(spec, model, tokenizer, target_tokenizer)
+    _set_vocabularies(spec, model, tokens, target_tokenizer)
     spec.validate()
     spec.optimize(quantization=None if quantization == "float32" else quantization)
     spec.save(str(folder))
@@ -273,28 +275,41 @@ def _array(tensor: Any) -> np.ndarray:
     return tensor.detach().cpu().float().numpy()
 
 
-def _set_vocabularies(
-    spec: Any,
+def vocabularies(
     model: VanillaTransformerPreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     target_tokenizer: PreTrainedTokenizerBase,
+) -> tuple[list[str], list[str]]:
+    """Return the tokens of source and target, in the order of ids; the same twice where there is one vocabulary.
+
+    Raises:
+        ExportError: for a tokenizer with tokens that the model lacks.
+    """
+    config = model.config
+    return _vocabulary(tokenizer, config.vocab_size), _vocabulary(target_tokenizer, config.output_vocab_size)
+
+
+def _set_vocabularies(
+    spec: Any,
+    model: VanillaTransformerPreTrainedModel,
+    tokens: tuple[list[str], list[str]],
+    tokenizer: PreTrainedTokenizerBase,
 ) -> None:
     config = model.config
-    source = _vocabulary(tokenizer, config.vocab_size)
-    spec.config.unk_token = _token(tokenizer, tokenizer.unk_token_id) or source[0]
+    source, target = tokens
+    spec.config.unk_token = source[tokenizer.unk_token_id or 0]
     if config.architecture != "encoder-only":
         end = model.generation_config.eos_token_id
         end = end[0] if isinstance(end, list) else end
         if end is None:
             raise ExportError("the model's generation settings name no eos_token_id, without which nothing ends.")
-        spec.config.eos_token = _token(target_tokenizer, end)
-        spec.config.bos_token = _token(target_tokenizer, config.bos_token_id) or spec.config.eos_token
+        spec.config.eos_token = target[end]
+        spec.config.bos_token = target[end if config.bos_token_id is None else config.bos_token_id]
     if config.is_encoder_decoder:
         start = model.generation_config.decoder_start_token_id
-        start = config.start_token_id if start is None else start
         spec.register_source_vocabulary(source)
-        spec.register_target_vocabulary(_vocabulary(target_tokenizer, config.output_vocab_size))
-        spec.config.decoder_start_token = _token(target_tokenizer, start)
+        spec.register_target_vocabulary(target)
+        spec.config.decoder_start_token = target[config.start_token_id if start is None else start]
     else:
         spec.register_vocabulary(source)
 
@@ -308,7 +323,3 @@ def _vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
     if len(set(tokens)) < size:
         raise ExportError("the tokenizer has a token named <unused_N> where the model has ids without a token.")
     return tokens
-
-
-def _token(tokenizer: PreTrainedTokenizerBase, index: int | None) -> str | None:
-    return None if index is None else tokenizer.convert_ids_to_tokens(index)

@@ -1,0 +1,170 @@
+"""A model and its tokenizer as a folder of another runtime, compared with `generate()` before the folder appears."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from vanilla_transformer.conversion.convert import load_ours
+from vanilla_transformer.conversion.folders import convert_folder
+from vanilla_transformer.loading import TARGET_TOKENIZER, load_tokenizer, locate
+from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
+from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors
+from vanilla_transformer.utils.quiet import quiet
+
+from .ctranslate2_model import QUANTIZATIONS, vocabularies, write_ctranslate2
+from .ctranslate2_runtime import CTranslate2Runtime
+from .errors import ExportError
+from .parity import Parity, Rows, check_parity, random_rows
+
+__all__ = ["TARGETS", "export_folder", "to_ctranslate2"]
+
+TARGETS = ("ctranslate2", "transformers")
+"""Where a model can go."""
+
+Log = Callable[[str], Any]
+
+
+def export_folder(
+    model: str | Path,
+    output: str | Path,
+    target: str,
+    *,
+    quantization: str = "float32",
+    revision: str | None = None,
+    family: str | None = None,
+    texts: Iterable[str] = (),
+    log: Log = print,
+) -> Path:
+    """Export a saved model, compare the result with `generate()`, and only then let the folder appear.
+
+    Args:
+        model: a folder, or an id on the Hub.
+        output: a folder that is not there, or empty.
+        target: one of `TARGETS`.
+        quantization: of the weights, for targets that have it.
+        revision: of an id on the Hub.
+        family: of target `transformers`, such as `"marian"`; by default the first that fits.
+        texts: sources (or beginnings) to compare on, beside random ones.
+        log: gets a line for each step.
+
+    Raises:
+        ExportError: for what the target cannot hold, or where the exported model computes something else.
+        ConversionError: the same of target `transformers`.
+        FileExistsError: where `output` holds something.
+        OSError: where it cannot be read or written.
+    """
+    if target not in TARGETS:
+        raise ExportError(f"--to {target} is unknown; it is {' or '.join(TARGETS)}.")
+    if target == "transformers":
+        if quantization != "float32":
+            raise ExportError("--quantization has no effect for --to transformers; leave it out.")
+        return convert_folder(model, output, revision=revision, to_transformers=True, family=family, say=log)
+    if family is not None:
+        raise ExportError(f"--family has no effect for --to {target}; leave it out.")
+    output = check_output_dir(output)
+    source = locate(model, revision=revision)
+    loaded = load_ours(source).float()
+    tokenizer = load_tokenizer(source)
+    target_tokenizer = tokenizer
+    if loaded.config.target_vocab_size is not None:
+        target_tokenizer = load_tokenizer(source, TARGET_TOKENIZER)
+    parity = to_ctranslate2(
+        loaded, tokenizer, output, target_tokenizer=target_tokenizer, quantization=quantization, texts=texts
+    )
+    log(f"checked: {parity}")
+    log(f"{type(loaded).__name__} exported to {output} for {target}, {quantization}")
+    return output
+
+
+def to_ctranslate2(
+    model: VanillaTransformerPreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: str | Path,
+    quantization: str | None = None,
+    *,
+    target_tokenizer: PreTrainedTokenizerBase | None = None,
+    texts: Iterable[str] = (),
+) -> Parity:
+    """Write a model for CTranslate2, open it there and compare it with `generate()` before the folder appears.
+
+    Args:
+        model: of any architecture.
+        tokenizer: of the source; saved beside the model.
+        folder: that is not there, or empty.
+        quantization: one of `QUANTIZATIONS`; None for float32.
+        target_tokenizer: where vocabularies are separate.
+        texts: to compare on, beside random ones.
+
+    Returns:
+        What was measured.
+
+    Raises:
+        ExportError: for what CTranslate2 cannot hold, naming the field, and where outputs differ in float32.
+        ImportError: where CTranslate2 is not installed.
+        FileExistsError, OSError: where the folder cannot be written.
+    """
+    quantization = quantization or "float32"
+    if quantization not in QUANTIZATIONS:
+        raise ExportError(f"quantization={quantization!r} is not one of {', '.join(QUANTIZATIONS)}.")
+    place = check_output_dir(folder)
+    target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
+    tokens = vocabularies(model, tokenizer, target_tokenizer)
+    with translate_io_errors(place, "make room and export again"), atomic_dir(place) as temporary, quiet():
+        write_ctranslate2(model, tokens, temporary, quantization, target_tokenizer=target_tokenizer)
+        runtime = CTranslate2Runtime(temporary, model.config.architecture, tokens, quantization)
+        parity = check_parity(model, runtime, _rows(model, tokenizer, texts))
+        _save_tokenizers(model, tokenizer, target_tokenizer, temporary)
+        (temporary / "README.md").write_text(_usage(model, place.name), encoding="utf-8")
+    return parity
+
+
+def _rows(model: VanillaTransformerPreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Rows:
+    """Return random rows of tokens, and those of the texts that are not blank."""
+    encoded = [tokenizer(text, verbose=False)["input_ids"] for text in texts if text.strip()]
+    return random_rows(model) + [row for row in encoded if row]
+
+
+def _save_tokenizers(
+    model: VanillaTransformerPreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    target_tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+) -> None:
+    tokenizer.save_pretrained(folder)
+    if target_tokenizer is not tokenizer:
+        target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER)
+
+
+def _usage(model: VanillaTransformerPreTrainedModel, name: str) -> str:
+    """Return a page that says how the folder is used, with the tokenizer that lies in it."""
+    separate = model.config.target_vocab_size is not None
+    reader = f'\nreader = AutoTokenizer.from_pretrained("{name}/{TARGET_TOKENIZER}")' if separate else ""
+    decoder = "reader" if separate else "tokenizer"
+    tokens = "tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids)"
+    calls = {
+        "encoder-decoder": (
+            "Translator",
+            f"best = model.translate_batch([{tokens}], beam_size=4)[0].hypotheses[0]\n"
+            f"print({decoder}.decode({decoder}.convert_tokens_to_ids(best)))",
+        ),
+        "decoder-only": (
+            "Generator",
+            f"best = model.generate_batch([{tokens}], max_length=64)[0].sequences_ids[0]\nprint(tokenizer.decode(best))",
+        ),
+        "encoder-only": ("Encoder", "states = model.forward_batch([tokenizer(text).input_ids]).last_hidden_state"),
+    }
+    opened, call = calls[model.config.architecture]
+    return f"""A {type(model).__name__} of vanilla_transformer for CTranslate2.
+
+```python
+import ctranslate2
+from transformers import AutoTokenizer
+
+model = ctranslate2.{opened}("{name}")
+tokenizer = AutoTokenizer.from_pretrained("{name}"){reader}
+text = "..."
+{call}
+```
+"""
