@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 import vanilla_transformer as vt
 from choices import CHOICES, fields_of, is_possible
 from tiny import LANGUAGE_MODELS, randomise, tiny_model
+from vanilla_transformer import cli
 from vanilla_transformer.export import ExportError, export_folder, to_ctranslate2
 from vanilla_transformer.export.ctranslate2_model import ACTIVATIONS
 from vanilla_transformer.tokenization import train_tokenizer
@@ -68,6 +69,22 @@ def test_a_folder_translates_strings_with_its_own_tokenizer(tmp_path, tokenizer,
     expected = model.generate(**inputs, num_beams=1, max_new_tokens=12)
     assert texts == tokenizer.batch_decode(expected, skip_special_tokens=True)
     assert "ctranslate2.Translator" in (tmp_path / "ct2" / "README.md").read_text()
+
+
+def test_the_command_compares_on_a_file_of_texts(tmp_path, tokenizer, capsys):
+    tiny_model(vocab_size=280).save_pretrained(tmp_path / "run")
+    tokenizer.save_pretrained(tmp_path / "run")
+    (tmp_path / "texts").write_text("7 red cats\n\n9 old dogs\n")
+    capsys.readouterr()
+    arguments = ["export", str(tmp_path / "run"), str(tmp_path / "int8"), "--to", "ctranslate2"]
+    with pytest.raises(SystemExit) as end:
+        cli.main([*arguments, "--quantization", "int8", "--check", str(tmp_path / "texts")])
+    said = capsys.readouterr().err.splitlines()
+    assert end.value.code == 0 and len(said) == 2
+    assert said[0].startswith("checked: CTranslate2, int8: largest difference of scores ") and "of 30 texts" in said[0]
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    assert end.value.code == 2 and "is not empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int8_bfloat16", "float16"])

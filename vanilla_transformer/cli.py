@@ -422,6 +422,35 @@ def convert(
 
 
 @app.command()
+def export(
+    model: Annotated[str, typer.Argument(help="Folder of a run or saved model, or a Hub id.")],
+    output: Annotated[Path, typer.Argument(help="Folder for the exported model.")],
+    to: Annotated[str, typer.Option("--to", help="ctranslate2 or transformers.")],
+    quantization: Annotated[
+        str, typer.Option(help="Of the weights, such as int8; for --to ctranslate2 as its own `quantization`.")
+    ] = "float32",
+    family: Annotated[
+        str | None, typer.Option(help="Of --to transformers, such as marian; by default the first that fits.")
+    ] = None,
+    check: Annotated[
+        Path | None, typer.Option(help="A text file, one source a line, to compare on beside random tokens.")
+    ] = None,
+    revision: RevisionOption = None,
+) -> None:
+    """Write a model for another runtime, and check that it computes the same there."""
+    texts: list[str] = []
+    if check is not None:
+        with _open_input(str(check)) as stream:
+            texts = list(_lines(stream, str(check)))
+    _quiet_libraries()
+    from vanilla_transformer.export import export_folder
+
+    export_folder(
+        model, output, to, quantization=quantization, family=family, revision=revision, texts=texts, log=_say
+    )
+
+
+@app.command()
 def push(
     folder: Annotated[Path, typer.Argument(help="Folder of a finished run or saved model.")],
     repo_id: Annotated[str, typer.Argument(help="Where it goes on the Hub, such as me/my-model.")],

@@ -309,7 +309,7 @@ def _set_vocabularies(
         start = model.generation_config.decoder_start_token_id
         spec.register_source_vocabulary(source)
         spec.register_target_vocabulary(target)
-        spec.config.decoder_start_token = target[config.start_token_id if start is None else start]
+        spec.config.decoder_start_token = target[int(config.start_token_id if start is None else start)]  # type: ignore[arg-type]
     else:
         spec.register_vocabulary(source)
 
