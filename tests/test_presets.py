@@ -144,7 +144,7 @@ def test_a_preset_leaves_the_architecture_of_a_published_model(values, preset):
     [
         ("fairsec", "preset: 'fairsec' is unknown; did you mean 'fairseq'?"),
         ("transformer-base", "preset: 'transformer-base' is unknown; an architecture is named by model.preset."),
-        ("5", "preset=5 is of the wrong type: it must be str or nothing."),
+        ("[5]", "preset=[5] is of the wrong type: it must be text or null."),
     ],
 )
 def test_a_preset_that_is_none_is_refused(values, name, sentence):

@@ -739,7 +739,7 @@ def test_br41_a_tokenizer_larger_than_the_vocabulary_is_refused_before_training(
         ("training.warmup_steps=0", "needs a number of updates of at least 1"),
         ("training.eval_strategy=never", "training: never is not a valid"),
         ("batches.max_tokens=3", "max_tokens=3"),
-        ("data.max_source_length=1", "No pair is short enough"),
+        ("data.max_source_length=1", "No row is short enough to train on .at most source of 0 words"),
         ("tokenizer.path=/nowhere/tokenizer", "/nowhere/tokenizer"),
     ],
 )

@@ -63,6 +63,11 @@ class TokenizerTexts:
                     text, found = without_long_words(texts[name], self.kind)
                     self.long_words += found
                     yield text
+        if self.long_rows == len(self.dataset):
+            most = ", ".join(f"{name} of {most} words" for name, most in self.longest.items())
+            raise ValueError(
+                f"No row is short enough to train on (at most {most}): raise the lengths in the data section."
+            )
 
     def _is_longer(self, text: str, most: int) -> bool:
         if len(text) <= most:

@@ -23,22 +23,23 @@ import re
 import shutil
 import statistics
 import traceback
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.ablation_table import COMPARED, in_words, markdown_table, print_table
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER, STATE, find_checkpoints
-from vanilla_transformer.training.fields import build_section, override_fields, read_values, set_field
+from vanilla_transformer.training.fields import build_section, coerce_fields, override_fields, read_values, set_field
 from vanilla_transformer.training.plots import plot_ablation
-from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.training.recipe import Recipe, field_type
 from vanilla_transformer.training.run import DIVERGED, METRICS, RECIPE, run_recipe, short_name, training_arguments
 from vanilla_transformer.training.tasks import Task
+from vanilla_transformer.training.yaml_text import dump_yaml
 from vanilla_transformer.utils.atomic import atomic_dir, atomic_files, is_temporary, translate_io_errors
 
 __all__ = ["Ablation", "AblationSection", "Cell", "markdown_table", "print_table", "run_ablation"]
@@ -138,6 +139,7 @@ class Ablation:
         Raises:
             RecipeError: as for [`Ablation.load`].
         """
+        values = coerce_fields(values, _field_type)
         plain = {name: value for name, value in values.items() if name != "ablation"}
         section: AblationSection = build_section(AblationSection, values.get("ablation") or {}, "ablation.")
         recipe = Recipe.from_dict(plain)
@@ -181,6 +183,19 @@ class Ablation:
     def runs(self) -> Iterator[tuple[Cell, int]]:
         """Every run: the whole table with the first seed, then with the next."""
         return ((cell, seed) for seed in self.seeds for cell in self.cells)
+
+
+def _field_type(path: tuple[str, ...]) -> Any:
+    """Return the type of a field of a recipe with an ablation section; see `field_type`."""
+    if path[0] != "ablation":
+        return field_type(path)
+    if path[1:] == ("seeds",):
+        return list[int]
+    if path[1:2] == ("grid",) and len(path) == 3:
+        hint = field_type(tuple(path[2].split(".")))
+        return None if hint is None else types.GenericAlias(list, (hint,))
+    inner = path[3:] if path[1:2] == ("cells",) else path[4:]
+    return field_type((*inner[0].split("."), *inner[1:])) if inner else None
 
 
 def _folder(recipe: Recipe) -> Path:
@@ -336,7 +351,7 @@ def run_ablation(
         shutil.rmtree(folder)
     remedy = "make room and start again"
     with translate_io_errors(folder / VALUES, remedy), atomic_files(folder) as temporary:
-        text = yaml.safe_dump(ablation.values, sort_keys=False, allow_unicode=True, width=119)
+        text = dump_yaml(ablation.values)
         (temporary / VALUES).write_text(text, encoding="utf-8")
     if ready is None:
         place = folder / TOKENIZER

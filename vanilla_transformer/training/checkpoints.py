@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from transformers import TrainerState
 
+from vanilla_transformer.training.fields import read_values
+from vanilla_transformer.training.yaml_text import coerce_scalars
 from vanilla_transformer.utils.atomic import delete_dir
 
 __all__ = [
@@ -85,8 +86,9 @@ def best_checkpoints_of_run(run: str | Path, count: int, metric: str | None = No
     run, greater = Path(run), None
     checkpoints = find_checkpoints(run)
     if metric is None and (run / "recipe.yaml").is_file():
-        training = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))["training"]
-        metric, greater = training["metric_for_best_model"], training["greater_is_better"]
+        training = coerce_scalars(read_values(run / "recipe.yaml").get("training"))
+        if isinstance(training, dict):
+            metric, greater = training.get("metric_for_best_model"), training.get("greater_is_better")
     if metric is None:
         raise ValueError(f"{run} has no recipe.yaml that says which score is meant; give one, such as --metric bleu.")
     history = [] if not checkpoints else json.loads((checkpoints[-1] / STATE).read_text())["log_history"]

@@ -1,25 +1,58 @@
 """The fields of a recipe's file: read from YAML, overridden by name, checked by type, put into dataclasses."""
 
-import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-import yaml
-
 from vanilla_transformer.training import RecipeError
+from vanilla_transformer.training.yaml_text import DEEPEST, PlainScalar, YAMLProblem, coerce_scalars, parse_yaml
 from vanilla_transformer.utils.names import did_you_mean
 
-__all__ = ["build_section", "check_known", "override_fields", "read_values", "set_field", "suggest", "typed"]
+__all__ = [
+    "build_section",
+    "check_known",
+    "coerce_fields",
+    "override_fields",
+    "read_values",
+    "set_field",
+    "suggest",
+    "typed",
+]
+
+LARGEST_FILE = 1 << 20
+"""Bytes of the largest recipe that is read."""
+
+MOST_CHOICES = 16
+"""A sentence lists no more choices than these."""
+
+_FORMS = {
+    bool: "true or false",
+    int: "a whole number, such as 1000",
+    float: "a number, such as 0.0005 or 5e-4",
+    str: "text",
+    dict: "a mapping of fields to values",
+    list: "a list",
+    type(None): "null",
+}
+
+
+def shown(value: Any) -> str:
+    """Return the value for a sentence, its middle left out where it is long."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 120
+    return short.repr(str(value) if isinstance(value, PlainScalar) else value)
 
 
 def suggest(name: str, choices: Iterable[str]) -> str:
-    """The end of a sentence about a name that is none of the choices: the nearest of them, or all."""
+    """Return the end of a sentence about a name that is none of the choices: the nearest, or all where they are few."""
     choices = sorted(choices)
-    return did_you_mean(name, choices, otherwise=f"the choices are {', '.join(choices)}.")
+    few = len(choices) <= MOST_CHOICES
+    otherwise = f"the choices are {', '.join(choices)}." if few else "no field has a name like it."
+    return did_you_mean(name, choices, otherwise=otherwise)
 
 
 def check_known(given: Mapping[str, Any], choices: set[str], section: str) -> None:
@@ -29,7 +62,7 @@ def check_known(given: Mapping[str, Any], choices: set[str], section: str) -> No
         RecipeError: naming the nearest.
     """
     if not isinstance(given, Mapping):
-        raise RecipeError(f"{section} must be a mapping of fields to values, not {given!r}.")
+        raise RecipeError(f"{section} must be a mapping of fields to values, not {shown(given)}.")
     for name in given:
         if name not in choices:
             raise RecipeError(f"unknown field {section}.{name}; {suggest(str(name), choices)}")
@@ -46,7 +79,7 @@ def build_section(section: type, values: Any, prefix: str) -> Any:
     """
     fields = {f.name: f for f in dataclasses.fields(section)}
     if not isinstance(values, Mapping):
-        raise RecipeError(f"{prefix.rstrip('.')} must be a mapping of fields to values, not {values!r}.")
+        raise RecipeError(f"{prefix.rstrip('.')} must be a mapping of fields to values, not {shown(values)}.")
     hints = get_type_hints(section)
     given: dict[str, Any] = {}
     for name, value in values.items():
@@ -83,8 +116,9 @@ def typed(value: Any, hint: Any, name: str) -> Any:
         return float(value)
     wrong_bool = isinstance(value, bool) and bool not in allowed
     if wrong_bool or not isinstance(value, allowed):
-        names = " or ".join("nothing" if option is type(None) else option.__name__ for option in allowed)
-        raise RecipeError(f"{name}={value!r} is of the wrong type: it must be {names}.")
+        forms = " or ".join(_FORMS.get(option, getattr(option, "__name__", str(option))) for option in allowed)
+        quotes = "" if value is not None or str not in allowed else " (in quotes, where null is meant as a name)"
+        raise RecipeError(f"{name}={shown(value)} is of the wrong type: it must be {forms}{quotes}.")
     if isinstance(value, float) and math.isnan(value):
         raise RecipeError(
             f"{name}=nan compares with nothing; give a number{' or null' if type(None) in allowed else ''}."
@@ -101,15 +135,35 @@ def read_values(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise RecipeError(f"there is no recipe {path}; recipes of the project are in scripts/recipes.")
+    if path.stat().st_size > LARGEST_FILE:
+        raise RecipeError(f"{path} is larger than {LARGEST_FILE >> 20} MiB, which no recipe is; name another file.")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" at line {where.line + 1}" if where else ""
-        raise RecipeError(f"{path} is not valid YAML{line}: {getattr(error, 'problem', None) or error}.") from error
+        values = parse_yaml(path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path} is not valid UTF-8; convert it first.") from error
+    except YAMLProblem as error:
+        raise RecipeError(f"{path} {error}.") from error
     if not isinstance(values, dict):
         raise RecipeError(f"{path} holds no recipe: it must be a mapping of fields to values.")
     return values
+
+
+def coerce_fields(values: Any, hint_of: Callable[[tuple[str, ...]], Any], path: tuple[str, ...] = ()) -> Any:
+    """Give each value of a recipe that is written without quotes the type of its field.
+
+    Args:
+        values: plain, or of `read_values` and `override_fields`.
+        hint_of: the type of a field by the names that lead to it; None where nobody knows.
+
+    Raises:
+        RecipeError: for what looks like a list or a mapping and is not.
+    """
+    if isinstance(values, Mapping):
+        return {name: coerce_fields(value, hint_of, (*path, name)) for name, value in values.items()}
+    try:
+        return coerce_scalars(values, hint_of(path))
+    except YAMLProblem as error:
+        raise RecipeError(f"{'.'.join(map(str, path))}={shown(values)} {error}.") from error
 
 
 def override_fields(values: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
@@ -128,14 +182,27 @@ def _override(values: dict[str, Any], override: str) -> None:
     name, separator, text = override.partition("=")
     if not separator or not name:
         raise RecipeError(f"{override!r} is no override: write name=value, such as training.max_steps=1000.")
+    set_field(values, name, _read_override(override, text))
+
+
+def _read_override(override: str, text: str) -> Any:
+    """Read a value from the command line: text as it stands, but for lists, mappings and what is in quotes."""
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"the value of {override!r} is not valid YAML.") from error
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            value = float(value)  # YAML reads 5e-3 as text
-    set_field(values, name, value)
+        override.encode()
+    except UnicodeEncodeError:
+        raise RecipeError(
+            f"{override!a} holds half a character or bytes that are not UTF-8; write it again."
+        ) from None
+    if "\0" in text:
+        raise RecipeError(f"{override!a} holds a NUL character; leave it out.")
+    scalar = PlainScalar(text.strip())
+    if not scalar.startswith(("[", "{", "'", '"')):
+        return scalar
+    try:
+        return parse_yaml(text)
+    except YAMLProblem as error:
+        scalar.problem = str(error)  # text may begin so as well
+        return scalar
 
 
 def set_field(values: dict[str, Any], name: str, value: Any) -> None:
@@ -145,6 +212,8 @@ def set_field(values: dict[str, Any], name: str, value: Any) -> None:
         RecipeError: where what should be a section is a value.
     """
     *sections, last = name.split(".")
+    if len(sections) > DEEPEST:
+        raise RecipeError(f"{shown(name)} leads more than {DEEPEST} levels deep; no field is there.")
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):

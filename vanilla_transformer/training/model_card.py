@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, constants
 
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.tasks import Task
+from vanilla_transformer.training.yaml_text import dump_yaml
 
 __all__ = ["write_model_card"]
 
@@ -40,7 +40,7 @@ def write_model_card(
     text = resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["cell"] = _cell
-    recipe_yaml = yaml.safe_dump(recipe.to_dict(), sort_keys=False, allow_unicode=True, width=100)
+    recipe_yaml = dump_yaml(recipe.to_dict(), width=100)
     body = environment.from_string(text).render(
         title=title,
         recipe=recipe,

@@ -22,18 +22,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import yaml
 from sacrebleu.metrics import BLEU
-from transformers import GenerationConfig, PreTrainedConfig, SchedulerType
+from transformers import GenerationConfig, PreTrainedConfig, SchedulerType, Seq2SeqTrainingArguments
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.batching import COUNTS
+from vanilla_transformer.data.sources import ParallelData
+from vanilla_transformer.data.texts import TextData
 from vanilla_transformer.loading import LoadingError, load_config, locate
 from vanilla_transformer.training import RecipeError
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER
 from vanilla_transformer.training.fields import (
     build_section,
     check_known,
+    coerce_fields,
     override_fields,
     read_values,
     suggest,
@@ -43,6 +45,7 @@ from vanilla_transformer.training.licenses import LICENSES, OTHER_LICENSE, neare
 from vanilla_transformer.training.presets import PRESETS, RecipePreset
 from vanilla_transformer.training.schedules import DECAY, SCHEDULE_OPTIONS, noam_factor
 from vanilla_transformer.training.tasks import TASKS, Task
+from vanilla_transformer.training.yaml_text import dump_yaml
 from vanilla_transformer.utils.atomic import atomic_file
 
 __all__ = [
@@ -56,6 +59,7 @@ __all__ = [
     "RecipeError",
     "StopSection",
     "TokenizerSection",
+    "field_type",
 ]
 
 
@@ -404,7 +408,7 @@ class Recipe:
         Raises:
             RecipeError: as for [`Recipe.load`].
         """
-        recipe = build_section(cls, values, prefix="")
+        recipe = build_section(cls, coerce_fields(values, field_type), prefix="")
         recipe.check()
         return recipe
 
@@ -414,7 +418,7 @@ class Recipe:
 
     def save(self, path: str | Path) -> None:
         """Write the recipe, with all defaults, as YAML."""
-        text = yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=119)
+        text = dump_yaml(self.to_dict())
         with atomic_file(path) as stream:
             stream.write(text)
 
@@ -530,7 +534,7 @@ class Recipe:
             raise RecipeError("training.hub_strategy must be end: a run is pushed when it is finished; leave it out.")
         for name, value in self.training.items():
             if value is False and name.endswith("_strategy"):
-                self.training[name] = value = "no"  # which is what YAML reads as false
+                self.training[name] = value = "no"  # which is what other readers of YAML take it for
             if name != "learning_rate" or noam_factor(value) is None:
                 typed(value, get_type_hints(task.arguments_class)[name], f"training.{name}")
         self._check_schedule()
@@ -787,3 +791,41 @@ class Recipe:
 
         before, now = binding(earlier), binding(self)
         return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
+def field_type(path: tuple[str, ...]) -> Any:
+    """Return the type of a field of a recipe by the names that lead to it; None where it is not known."""
+    hints = get_type_hints(Recipe)
+    first, *rest = path
+    if first not in hints:
+        return None
+    if not rest:
+        return hints[first]
+    if first == "data" and len(rest) > 1:
+        return _DATA_TYPES.get(rest[-1]) if len(rest) == (3 if rest[0] == "test" else 2) else None
+    types = _TYPES_OF_SECTIONS.get(first) or get_type_hints(hints[first])
+    return types.get(rest[0]) if len(rest) == 1 else None
+
+
+def _model_types() -> dict[str, Any]:
+    """Return the types of the fields of a model, by their own names and by those of transformers."""
+    types = {
+        name: hint
+        for parent in reversed(VanillaTransformerConfig.__mro__)
+        for name, hint in getattr(parent, "__annotations__", {}).items()
+        if not isinstance(hint, str)
+    }
+    aliases = {alias: types.get(name) for alias, name in VanillaTransformerConfig.attribute_map.items()}
+    return {**types, **aliases, "preset": str, "attn_implementation": str}
+
+
+_DATA_TYPES = {**get_type_hints(TextData), **get_type_hints(ParallelData)}
+_TYPES_OF_SECTIONS: dict[str, dict[str, Any]] = {
+    "model": _model_types(),
+    "training": {**get_type_hints(Seq2SeqTrainingArguments), "learning_rate": float | str},
+    "generation": {
+        name: bool if isinstance(default, bool) else type(default) | None
+        for name, default in {**GenerationConfig._get_default_generation_params(), **_OWN_GENERATION_FIELDS}.items()
+        if isinstance(default, (bool, int, float, str)) and name != "early_stopping"
+    },
+}
