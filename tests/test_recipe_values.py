@@ -1,12 +1,27 @@
 """Values of recipes: read by the type of their field, bounded, and refused before work where they cannot be."""
 
+import dataclasses
+import time
+from typing import get_type_hints
+
 import pytest
+import torch
 import yaml
+from transformers import AttentionInterface, GenerationConfig, Seq2SeqTrainingArguments
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from runs import recipe_values
+from vanilla_transformer.training.bounds import GENERATION, RECIPE, TRAINING, machine_memory
 from vanilla_transformer.training.fields import override_fields, read_values
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.yaml_text import PlainScalar, coerce_scalars, dump_yaml, parse_yaml
+from vanilla_transformer.training.recipe import (
+    _CONTRADICTING,
+    _SET_ELSEWHERE,
+    _WITHOUT_EFFECT,
+    Recipe,
+    RecipeError,
+    field_type,
+)
+from vanilla_transformer.training.yaml_text import PlainScalar, coerce_scalars, dump_yaml, parse_yaml, scalar_types
 
 
 @pytest.fixture
@@ -222,3 +237,143 @@ def test_overrides_that_no_field_can_have_are_refused(values, override):
         Recipe.from_dict(override_fields(values, [override]))
     str(error.value).encode()
     assert len(str(error.value)) < 400
+
+
+# Bounds --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("training.num_train_epochs=.inf", "training.num_train_epochs=inf must be at most 1,000,000; a run ends by"),
+        ("training.num_train_epochs=-1", "training.num_train_epochs=-1 must not be negative."),
+        ("training.max_steps=" + "1" + "0" * 30, "training.max_steps=1e+30 must be at most 1,000,000,000."),
+        ("training.max_steps=-2", "training.max_steps=-2 must be at least -1."),
+        ("training.dataloader_num_workers=99999", "training.dataloader_num_workers=99999 must be at most 256."),
+        ("training.neftune_noise_alpha=-5", "training.neftune_noise_alpha=-5 must not be negative."),
+        ("training.adam_beta2=1.5", "training.adam_beta2=1.5 must be below 1."),
+        ("training.adam_beta1=1", "training.adam_beta1=1 must be below 1."),
+        ("training.adam_epsilon=-1", "training.adam_epsilon=-1 must not be negative."),
+        ("training.save_steps=0", "training.save_steps=0 must be above 0."),
+        ("training.eval_steps=0", "training.eval_steps=0 must be above 0."),
+        ("training.logging_steps=-1", "training.logging_steps=-1 must be above 0."),
+        ("training.learning_rate=.inf", "training.learning_rate=inf must be at most 1,000."),
+        ("training.warmup_steps=inf", "training.warmup_steps=inf must be at most 1,000,000,000."),
+        ("training.weight_decay=-1", "training.weight_decay=-1 must not be negative."),
+        ("training.max_grad_norm=-1", "training.max_grad_norm=-1 must not be negative."),
+        ("training.save_total_limit=0", "training.save_total_limit=0 must be at least 1."),
+        ("training.per_device_eval_batch_size=0", "training.per_device_eval_batch_size=0 must be at least 1."),
+        ("generation.max_length=-4", "generation.max_length=-4 must be at least 1."),
+        ("generation.max_new_tokens=0", "generation.max_new_tokens=0 must be at least 1."),
+        ("generation.num_beams=1000000", "generation.num_beams=1000000 must be at most 1,000."),
+        ("generation.temperature=0", "generation.temperature=0 must be above 0."),
+        ("generation.length_penalty=1e308", "generation.length_penalty=1e+308 must be at most 1,000."),
+        ("generation.top_p=1.5", "generation.top_p=1.5 must be at most 1."),
+        ("generation.eos_token_id=-1", "generation.eos_token_id=-1 must not be negative."),
+        ("tokenizer.min_frequency=-1", "tokenizer.min_frequency=-1 must not be negative."),
+        ("tokenizer.vocab_size=1_000_000_000", "tokenizer.vocab_size=1000000000 must be at most 2,000,000."),
+        ("batches.max_tokens=" + "9" * 20, "batches.max_tokens=1e+20 must be at most 1,000,000,000."),
+        ("evaluation.num_beams=0", "evaluation.num_beams=0 must be at least 1."),
+        ("seed=4294967296", "seed=4294967296 must be at most 4,294,967,295."),
+    ],
+)
+def test_numbers_out_of_bounds_are_refused(values, override, sentence):
+    with pytest.raises(RecipeError) as error:
+        Recipe.from_dict(override_fields(values, [override]))
+    assert str(error.value).startswith(sentence)
+
+
+def test_every_number_of_a_recipe_has_bounds():
+    """A field that a new transformers brings is not in the table, and this says so."""
+
+    def is_number(hint):
+        return bool(scalar_types(hint) & {int, float}) and bool not in scalar_types(hint)
+
+    hints = get_type_hints(Seq2SeqTrainingArguments)
+    refused = {*_SET_ELSEWHERE, *_WITHOUT_EFFECT, *_CONTRADICTING}
+    assert set(TRAINING) == {name for name, hint in hints.items() if is_number(hint)} - refused
+    assert set(GENERATION) - set(GenerationConfig().to_dict()) == {"max_length_over_source"}
+    defaults = GenerationConfig._get_default_generation_params()
+    assert {name for name, default in defaults.items() if type(default) in (int, float)} <= set(GENERATION)
+    sections = {f.name: field_type((f.name,)) for f in dataclasses.fields(Recipe)}
+    own = {
+        f"{section}.{f.name}": field_type((section, f.name))
+        for section, hint in sections.items()
+        if dataclasses.is_dataclass(hint)
+        for f in dataclasses.fields(hint)
+    }
+    numbers = {name for name, hint in {**sections, **own}.items() if hint and is_number(hint)}
+    checked_by_themselves = {
+        "averaging.ema",
+        "card.grams_co2_per_kwh",
+        "card.watts",
+        "data.masked_share",
+        "stop_on.loss_over_median",
+    }
+    assert numbers - set(RECIPE) == checked_by_themselves
+
+
+def test_defaults_are_within_their_bounds():
+    for f in dataclasses.fields(Seq2SeqTrainingArguments):
+        if f.name in TRAINING and isinstance(f.default, (int, float)):
+            fits = TRAINING[f.name].refusal(f.default) is None
+            assert fits, f.name
+    for name, default in GenerationConfig._get_default_generation_params().items():
+        if type(default) in (int, float):
+            assert GENERATION[name].refusal(default) is None, name
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.hidden_size=1_000_000_000"],
+        ["model.intermediate_size=1e15"],
+        ["model.num_hidden_layers=1_000_000_000_000"],
+        ["tokenizer.vocab_size=2_000_000", "model.hidden_size=1_000_000"],
+    ],
+)
+def test_a_model_that_no_memory_can_hold_is_refused_before_it_is_built(values, overrides):
+    started = time.process_time()
+    with pytest.raises(
+        RecipeError, match=r"model: [\d,]+ parameters need [\d,]+ GB for weights.*this machine has [\d,]+ GB"
+    ):
+        Recipe.from_dict(override_fields(values, overrides))
+    assert time.process_time() - started < 5
+    assert machine_memory() > 2**28
+
+
+# Attention -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_recipe_can_choose_its_attention_backend(values):
+    calls = []
+
+    def counted(*args, **kwargs):
+        calls.append(1)
+        return sdpa_attention_forward(*args, **kwargs)
+
+    AttentionInterface.register("counted_sdpa", counted)
+    recipe = Recipe.from_dict(override_fields(values, ["model.attn_implementation=counted_sdpa"]))
+    assert recipe.config()._attn_implementation == "counted_sdpa"
+    model = recipe.new_task().head(recipe.config(vocab_size=300))
+    with torch.no_grad():
+        model(input_ids=torch.tensor([[5, 6]]), labels=torch.tensor([[7, 2]]))
+    assert calls
+    eager = Recipe.from_dict(override_fields(values, ["model.attn_implementation=eager"]))
+    assert eager.new_task().head(eager.config(vocab_size=300)).config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("model.attn_implementation=eagr", "did you mean 'eager'?"),
+        ("model.attn_implementation=flash_attention_2", "cannot be used here: "),
+        ("model.attn_implementation=someone/kernels", "is not an attention backend that is registered"),
+        ("model.attn_implementation=eager position_encoding", "is not an attention backend"),
+        ("model.qqqqqq=1", "unknown field model.qqqqqq; no field has a name like it."),
+    ],
+)
+def test_a_backend_or_field_that_nobody_knows_is_refused_without_a_long_list(values, override, sentence):
+    with pytest.raises(RecipeError) as error:
+        Recipe.from_dict(override_fields(values, [override]))
+    assert sentence in str(error.value) and len(str(error.value)) < 600

@@ -292,7 +292,9 @@ def _recipe(plain: dict[str, Any], name: str, changes: dict[str, Any], seed: int
 
 def _identity(recipe: Recipe) -> dict[str, Any]:
     """What makes a run, in whatever way it is written down."""
-    values = recipe.to_dict() | {"model": recipe.config().to_dict(), "output_dir": None, "card": None}
+    config = recipe.config()
+    model = config.to_dict() | {"attn_implementation": config._attn_implementation}
+    values = recipe.to_dict() | {"model": model, "output_dir": None, "card": None}
     if values["tokenizer"]["path"] == str(_folder(recipe).parent / TOKENIZER):  # the one that all share
         values["tokenizer"]["path"] = None
     return values

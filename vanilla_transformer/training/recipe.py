@@ -22,8 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import torch
 from sacrebleu.metrics import BLEU
 from transformers import GenerationConfig, PreTrainedConfig, SchedulerType, Seq2SeqTrainingArguments
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.batching import COUNTS
@@ -31,6 +33,7 @@ from vanilla_transformer.data.sources import ParallelData
 from vanilla_transformer.data.texts import TextData
 from vanilla_transformer.loading import LoadingError, load_config, locate
 from vanilla_transformer.training import RecipeError
+from vanilla_transformer.training.bounds import GENERATION, RECIPE, TRAINING, check_bounds, machine_memory
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER
 from vanilla_transformer.training.fields import (
     build_section,
@@ -315,7 +318,8 @@ class Recipe:
         output_dir: the folder of the run.
         seed: of initialisation, dropout and batches.
         max_minutes: training stops after so many minutes, counted on where a run is resumed; None for no limit.
-        model: `preset` and any field of `VanillaTransformerConfig`; vocabulary and token ids follow the tokenizer, and
+        model: `preset`, any field of `VanillaTransformerConfig`, and `attn_implementation`, by default what transformers
+            finds best; vocabulary and token ids follow the tokenizer, and
             for seq2seq label smoothing is 0.1 (section 5.4) where nothing else is said.
         training: fields of `transformers.TrainingArguments`, for seq2seq `Seq2SeqTrainingArguments`;
             `learning_rate: noam` stands for the paper's peak `hidden_size^-0.5 * warmup_steps^-0.5`, `noam * 2.0` for twice
@@ -437,12 +441,15 @@ class Recipe:
                 hint = "an architecture is named by model.preset."
             raise RecipeError(f"preset: {self.preset!r} is unknown; {hint}")
         self._check_sections(task)
+        self._check_numbers()
         config_fields = {f.name for f in dataclasses.fields(VanillaTransformerConfig)}
         for name in ("id2label", "label2id", "num_labels", "problem_type"):
             if name in self.model:
                 raise RecipeError(f"model.{name} follows from the data; leave it out.")
-        check_known(self.model, config_fields | set(VanillaTransformerConfig.attribute_map) | {"preset"}, "model")
-        self.config()
+        others = {*VanillaTransformerConfig.attribute_map, "preset", "attn_implementation"}
+        check_known(self.model, config_fields | others, "model")
+        self._check_memory(task)
+        self._check_attention(task)
         self._check_training(task)
         if self.evaluation.tokenize not in BLEU.TOKENIZERS:
             raise RecipeError(
@@ -460,38 +467,12 @@ class Recipe:
                 raise RecipeError(f"data.test.{name}: a test needs a name of its own, in letters; give it another.")
         for name in self.data_parts():
             self.specification(name)
-        positive = {
-            "batches.max_tokens": self.batches.max_tokens,
-            "tokenizer.vocab_size": self.tokenizer.vocab_size,
-            "evaluation.num_beams": self.evaluation.num_beams,
-            "evaluation.sentences": self.evaluation.sentences,
-            "generation.num_beams": self.generation.get("num_beams"),
-            "data.max_source_length": self.data.max_source_length,
-            "data.max_target_length": self.data.max_target_length,
-            "data.max_length": self.data.max_length,
-            "data.block_size": self.data.block_size,
-            "batches.max_sentences": self.batches.max_sentences,
-            "stop_on.updates": self.stop_on.updates,
-            "training.gradient_accumulation_steps": self.training.get("gradient_accumulation_steps"),
-            "early_stopping.patience": self.early_stopping.patience,
-        }
-        for name, value in positive.items():
-            if value is not None and value < 1:
-                raise RecipeError(f"{name}={value} must be at least 1.")
-        for name in ("learning_rate", "dataloader_num_workers"):
-            value = self.training.get(name)
-            if isinstance(value, (int, float)) and value < 0:
-                raise RecipeError(f"training.{name}={value} must not be negative.")
         if self.training.get("max_steps") == 0 or (
             self.training.get("max_steps", -1) < 0 and self.training["num_train_epochs"] <= 0
         ):
             raise RecipeError(
                 "training.max_steps and training.num_train_epochs leave no update to make; set one of them to above 0."
             )
-        if not 0 <= self.seed < 2**32:
-            raise RecipeError(f"seed={self.seed} must be 0 to {2**32 - 1}.")
-        if self.max_minutes is not None and self.max_minutes <= 0:
-            raise RecipeError(f"max_minutes={self.max_minutes} must be above 0.")
         if self.batches.packing and not task.packs:
             raise RecipeError(
                 f"batches.packing means nothing for task {self.task}, whose label belongs to a row; leave it out."
@@ -509,6 +490,51 @@ class Recipe:
             raise RecipeError(f"data.masked_share={self.data.masked_share} must be between 0 and 1.")
         if self.tokenizer.kind not in ("bpe", "wordpiece", "characters"):
             raise RecipeError(f"tokenizer.kind={self.tokenizer.kind!r} must be 'bpe', 'wordpiece' or 'characters'.")
+
+    def _check_numbers(self) -> None:
+        """Refuse numbers with which a run would fail after work was done, or have no end."""
+        if "\0" in self.output_dir:
+            raise RecipeError("output_dir holds a NUL character; leave it out.")
+        values = self.to_dict()
+        for name, bound in RECIPE.items():
+            section, _, field = name.rpartition(".")
+            check_bounds(
+                {field: (values[section] if section else values)[field]}, {field: bound}, f"{section}." * bool(section)
+            )
+        check_bounds(self.training, TRAINING, "training.")
+        check_bounds(self.generation, GENERATION, "generation.")
+
+    def _check_memory(self, task: type[Task]) -> None:
+        """Refuse a model that this machine cannot hold, before it is built."""
+        section = self.tokenizer
+        trained = section.path is None and self.start_from is None and section.kind != "characters"
+        parameters = self.config(**({"vocab_size": section.vocab_size} if trained else {})).num_parameters()
+        accelerated = torch.accelerator.is_available()
+        needed, memory = parameters * (4 if accelerated else 8), machine_memory()
+        if needed > memory:
+            what = "weights" if accelerated else "weights and gradients"
+            raise RecipeError(
+                f"model: {parameters:,} parameters need {needed / 2**30:,.0f} GB for {what} in float32, and this machine has "
+                f"{memory / 2**30:,.0f} GB; make the model smaller."
+            )
+
+    def _check_attention(self, task: type[Task]) -> None:
+        """Refuse a backend of attention that is not there, or that the model cannot be computed with."""
+        name = self.model.get("attn_implementation")
+        if name is None:
+            return
+        known = ["eager", *ALL_ATTENTION_FUNCTIONS.keys()]
+        if name not in known:
+            raise RecipeError(
+                f"model.attn_implementation={name!r} is not an attention backend that is registered with transformers' "
+                f"AttentionInterface; {suggest(str(name), known)}"
+            )
+        try:
+            with torch.device("meta"):
+                task.head(self.config())
+        except (ImportError, ValueError) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise RecipeError(f"model.attn_implementation={name!r} cannot be used here: {reason}.") from error
 
     def _check_training(self, task: type[Task]) -> None:
         """Refuse fields of TrainingArguments that a run sets itself or cannot have, and values of the wrong type."""
@@ -588,13 +614,6 @@ class Recipe:
 
     def _check_averaging(self) -> None:
         """Refuse means and an end of training for which there would be nothing to go by."""
-        for name, value in (
-            ("averaging.last", self.averaging.last),
-            ("averaging.best", self.averaging.best),
-            ("early_stopping.threshold", self.early_stopping.threshold),
-        ):
-            if value is not None and value < 0:
-                raise RecipeError(f"{name}={value} must not be negative.")
         if self.averaging.ema is not None and not 0 < self.averaging.ema < 1:
             raise RecipeError(f"averaging.ema={self.averaging.ema} must be between 0 and 1, such as 0.999.")
         wanted = {
@@ -717,6 +736,7 @@ class Recipe:
             RecipeError: for a model that cannot be, or does not fit the task.
         """
         fields = {**from_tokenizers, **self.model}
+        attention = fields.pop("attn_implementation", None)
         task = TASKS[self.task]
         begun = None if self.start_from is None else self._begun()
         if begun is not None:
@@ -752,6 +772,8 @@ class Recipe:
             raise RecipeError(
                 f"task {task.name} needs model.architecture={' or '.join(served)}, not {config.architecture}."
             )
+        if attention is not None:
+            config._attn_implementation = attention
         return config
 
     def _begun(self) -> dict[str, Any]:
