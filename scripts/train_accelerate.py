@@ -14,8 +14,8 @@ import argparse
 import json
 import shutil
 import sys
-from contextlib import nullcontext
-from functools import partial
+from contextlib import ExitStack, nullcontext
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,23 @@ from typing import Any
 import torch
 from accelerate import Accelerator, DistributedType, skip_first_batches
 from accelerate.utils import broadcast_object_list, send_to_device, set_seed
+from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch.utils.data import DataLoader
 
+from vanilla_transformer.training import RunInterrupted
 from vanilla_transformer.training.checkpoints import update_of
+from vanilla_transformer.training.interruption import Interruption, catch_signals
+from vanilla_transformer.training.processes import agree_on_errors
 from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.run import training_arguments
 from vanilla_transformer.training.schedules import inverse_sqrt_schedule
+from vanilla_transformer.training.training_state import (
+    load_random_state,
+    load_training_state,
+    save_random_state,
+    save_training_state,
+)
 from vanilla_transformer.utils.atomic import (
     atomic_files,
     delete_dir,
@@ -39,21 +49,22 @@ from vanilla_transformer.utils.atomic import (
     replace_dir,
     translate_io_errors,
 )
+from vanilla_transformer.utils.errors import Terminated, friendly_errors
+from vanilla_transformer.utils.locks import LOCK, lock_folder
 
 
+@dataclass
 class Progress:
-    """How far training is, and what is in hand. Saved with each checkpoint."""
+    """How far training is. Saved with each checkpoint."""
 
-    def __init__(self) -> None:
-        self.epoch = 0
-        self.batches = 0  # of this epoch, of this process
-        self.updates = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return dict(vars(self))
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        vars(self).update(state)
+    epoch: int = 0
+    batches: int = 0
+    """Of this epoch, of this process."""
+    updates: int = 0
+    logged: int = 0
+    """Updates at the last log."""
+    loss: float = 0.0
+    """Sum of the losses since then."""
 
 
 def main(recipe: Recipe, resume: bool) -> None:
@@ -67,11 +78,35 @@ def main(recipe: Recipe, resume: bool) -> None:
     if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         raise RecipeError("this loop keeps the whole model in each process; use train_seq2seq.py to spread it.")
     folder = Path(recipe.output_dir)
-    checkpoint = max(folder.glob("checkpoint-*"), key=update_of, default=None)
-    if not resume and folder.is_dir() and not all(map(is_temporary, folder.iterdir())):
-        raise RecipeError(f"output_dir {folder} is not empty; give --resume to go on, or output_dir=... for another.")
-    if checkpoint and (changed := recipe.changes_since(Recipe.load(folder / "recipe.yaml"))):
-        raise RecipeError(f"--resume goes on with the run as it was begun; set back {', '.join(changed)}.")
+    with ExitStack() as lock, catch_signals(accelerator.print) as interruption:
+        with agree_on_errors():
+            if accelerator.is_main_process:
+                lock.enter_context(lock_folder(folder))
+        try:
+            train(recipe, settings, accelerator, resume, interruption)
+        except KeyboardInterrupt as error:
+            saved = ", ".join(path.name for path in find_checkpoints(folder)) or "no checkpoint"
+            remedy = f"resume with: python scripts/train_accelerate.py {folder / 'recipe.yaml'} --resume"
+            raise RunInterrupted(
+                f"interrupted by {error}; {saved} is kept", remedy, getattr(error, "number", 2)
+            ) from None
+
+
+def find_checkpoints(folder: Path) -> list[Path]:
+    return sorted((path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit()), key=update_of)
+
+
+def train(recipe: Recipe, settings: Any, accelerator: Accelerator, resume: bool, interruption: Interruption) -> None:
+    folder = Path(recipe.output_dir)
+    saved = find_checkpoints(folder)
+    checkpoint = saved[-1] if saved else None
+    with agree_on_errors():
+        if not resume and folder.is_dir() and not all(is_temporary(p) or p.name == LOCK for p in folder.iterdir()):
+            raise RecipeError(
+                f"output_dir {folder} is not empty; give --resume, or output_dir=... for another folder."
+            )
+        if checkpoint and (changed := recipe.changes_since(Recipe.load(folder / "recipe.yaml"))):
+            raise RecipeError(f"--resume resumes the run as it was started; set back {', '.join(changed)}.")
     set_seed(recipe.seed)
 
     # Data: texts, tokenizer, rows of tokens, batches by token budget, which accelerate deals out to the processes
@@ -95,9 +130,6 @@ def main(recipe: Recipe, resume: bool) -> None:
     scheduler = inverse_sqrt_schedule(optimizer, settings.get_warmup_steps(total))
 
     progress = Progress()
-    accelerator.register_for_checkpointing(progress, scheduler)
-    accelerator.register_save_state_pre_hook(partial(save_weights, accelerator))
-    accelerator.register_load_state_pre_hook(partial(load_weights, accelerator))
     if accelerator.is_main_process:
         with translate_io_errors(folder, "make room and start again"), atomic_files(folder) as temporary:
             recipe.save(temporary / "recipe.yaml")
@@ -106,51 +138,65 @@ def main(recipe: Recipe, resume: bool) -> None:
     set_seed(recipe.seed)  # what dropout draws does not depend on how much the start of the model has drawn
     random_state = None
     if checkpoint:
-        accelerator.load_state(str(checkpoint))
+        state = load_training_state(checkpoint, optimizer, scheduler, accelerator.num_processes)
+        if unknown := state.keys() - vars(progress).keys():
+            raise ValueError(f"{checkpoint} is damaged: it has the unknown field {min(unknown)!r}; delete it.")
+        progress = Progress(**state)
+        try:
+            load_model(accelerator.unwrap_model(model), str(checkpoint / "model.safetensors"))
+        except (SafetensorError, RuntimeError) as error:
+            raise ValueError(f"{checkpoint}/model.safetensors is damaged ({error}); delete {checkpoint}.") from error
+        load_random_state(checkpoint, accelerator.process_index)
         # a loader draws a number when it starts, which is to be undone where it had started before
         random_state = torch.get_rng_state() if 0 < progress.batches < len(loader) else None
-        accelerator.print(f"going on after update {progress.updates}")
+        accelerator.print(f"resuming after update {progress.updates}")
 
-    losses, last_log = torch.zeros((), device=accelerator.device), progress.updates
-    while progress.updates < total:
-        loader.set_epoch(progress.epoch)
-        sampler.set_epoch(progress.epoch)  # which accelerate's loader does on one process only
-        model.train()
-        rest = iter(skip_first_batches(loader, progress.batches) if progress.batches < len(loader) else [])
-        # so many batches make an update, at the end of an epoch those that are left
-        while progress.updates < total and (group := list(islice(rest, accumulated))):
-            if random_state is not None:
-                torch.set_rng_state(random_state)
-                random_state = None
-            # The loss of an update is the mean over all target tokens of its batches, on all processes. DDP takes the
-            # mean of gradients over processes, so the sum over tokens has to be multiplied by their number.
-            tokens = accelerator.reduce(sum((batch["labels"] != -100).sum() for batch in group))
-            for batch in group:
-                with nullcontext() if batch is group[-1] else accelerator.no_sync(model):
-                    loss = model(**batch, num_items_in_batch=tokens, skip_logits=True).loss
-                    loss = loss * accelerator.num_processes
-                    accelerator.backward(loss)
-                losses += loss.detach()
-            if settings.max_grad_norm:
-                accelerator.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-            rate = float(scheduler.get_last_lr()[0])
-            optimizer.step()
-            scheduler.step()
-            optimizer.zero_grad()
-            progress.updates += 1
-            progress.batches += len(group)
+    losses = torch.tensor(progress.loss, device=accelerator.device)
+    with interruption.deferred():  # until the update in hand is made
+        while progress.updates < total:
+            loader.set_epoch(progress.epoch)
+            sampler.set_epoch(progress.epoch)  # which accelerate's loader does on one process only
+            model.train()
+            rest = iter(skip_first_batches(loader, progress.batches) if progress.batches < len(loader) else [])
+            # so many batches make an update, at the end of an epoch those that are left
+            while progress.updates < total and (group := list(islice(rest, accumulated))):
+                if random_state is not None:
+                    torch.set_rng_state(random_state)
+                    random_state = None
+                # The loss of an update is the mean over all target tokens of its batches, on all processes. DDP takes the
+                # mean of gradients over processes, so the sum over tokens has to be multiplied by their number.
+                tokens = accelerator.reduce(sum((batch["labels"] != -100).sum() for batch in group))
+                for batch in group:
+                    with nullcontext() if batch is group[-1] else accelerator.no_sync(model):
+                        loss = model(**batch, num_items_in_batch=tokens, skip_logits=True).loss
+                        loss = loss * accelerator.num_processes
+                        accelerator.backward(loss)
+                    losses += loss.detach()
+                if settings.max_grad_norm:
+                    accelerator.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
+                rate = float(scheduler.get_last_lr()[0])
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+                progress.updates += 1
+                progress.batches += len(group)
 
-            if progress.updates % settings.logging_steps == 0:
-                mean = accelerator.reduce(losses, "mean").item() / (progress.updates - last_log)
-                log(accelerator, folder, progress, loss=mean, learning_rate=rate)
-                losses, last_log = torch.zeros_like(losses), progress.updates
-            if settings.save_strategy == "steps" and progress.updates % settings.save_steps == 0:
-                save(accelerator, folder, progress)
-        if progress.batches == len(loader):
-            progress.epoch, progress.batches = progress.epoch + 1, 0
-        log(accelerator, folder, progress, eval_loss=evaluate(accelerator, model, evaluated))
-        if settings.save_strategy == "epoch" and progress.batches == 0:
-            save(accelerator, folder, progress)
+                if progress.updates % settings.logging_steps == 0:
+                    mean = accelerator.reduce(losses, "mean").item() / (progress.updates - progress.logged)
+                    log(accelerator, folder, progress, loss=mean, learning_rate=rate)
+                    losses, progress.logged = torch.zeros_like(losses), progress.updates
+                number = interruption.requested()
+                if number or (settings.save_strategy == "steps" and progress.updates % settings.save_steps == 0):
+                    progress.loss = accelerator.reduce(losses, "mean").item()
+                    save(accelerator, folder, progress, model, optimizer, scheduler)
+                if number:
+                    raise Terminated(number)
+            if progress.batches == len(loader):
+                progress.epoch, progress.batches = progress.epoch + 1, 0
+            log(accelerator, folder, progress, eval_loss=evaluate(accelerator, model, evaluated))
+            if settings.save_strategy == "epoch" and progress.batches == 0:
+                progress.loss = accelerator.reduce(losses, "mean").item()
+                save(accelerator, folder, progress, model, optimizer, scheduler)
 
     if accelerator.is_main_process:
         remedy = "make room and go on with --resume"
@@ -163,7 +209,9 @@ def evaluate(accelerator: Accelerator, model: Any, batches: DataLoader) -> float
     """Mean cross entropy of all target tokens of all processes, without label smoothing."""
     model.eval()
     total = torch.zeros(2, dtype=torch.float64, device=accelerator.device)  # summed loss, tokens
-    for batch in batches:
+    with torch.random.fork_rng([]):  # a loader draws a number when it starts: training does not depend on evaluations
+        reader = iter(batches)
+    for batch in reader:
         batch = send_to_device(batch, accelerator.device)
         tokens = (batch["labels"] != -100).sum()
         total += torch.stack([model(**batch, label_smoothing=0.0).loss.double() * tokens, tokens.double()])
@@ -180,24 +228,18 @@ def log(accelerator: Accelerator, folder: Path, progress: Progress, **values: fl
             file.write(f"{line}\n")
 
 
-def save_weights(accelerator: Accelerator, models: list[Any], weights: list[Any], folder: str) -> None:
-    """In the place of accelerate, which warns of a matrix that stands in several places; here it is saved once."""
-    if accelerator.is_main_process:
-        save_model(accelerator.unwrap_model(models[0]), str(Path(folder) / "model.safetensors"))
-    weights.clear()
-
-
-def load_weights(accelerator: Accelerator, models: list[Any], folder: str) -> None:
-    load_model(accelerator.unwrap_model(models.pop()), str(Path(folder) / "model.safetensors"))
-
-
-def save(accelerator: Accelerator, folder: Path, progress: Progress) -> None:
+def save(
+    accelerator: Accelerator, folder: Path, progress: Progress, model: Any, optimizer: Any, scheduler: Any
+) -> None:
     """Model, optimizer, schedule, progress and random states, whole or not at all, in the place of those before."""
     names = [new_temporary_dir(folder).name if accelerator.is_main_process else None]
     unfinished = folder / str(broadcast_object_list(names)[0])
     try:
         with translate_io_errors(folder / f"checkpoint-{progress.updates}", "make room and go on with --resume"):
-            accelerator.save_state(str(unfinished))
+            save_random_state(unfinished, accelerator.process_index)
+            if accelerator.is_main_process:
+                save_model(accelerator.unwrap_model(model), str(unfinished / "model.safetensors"))
+                save_training_state(unfinished, optimizer, scheduler, asdict(progress), accelerator.num_processes)
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
             old = list(folder.glob("checkpoint-*"))
@@ -213,9 +255,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("recipe")
     parser.add_argument("overrides", nargs="*", metavar="name=value")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the output folder")
+    parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint in the output folder")
     given = parser.parse_intermixed_args()
-    try:
-        main(Recipe.load(given.recipe, given.overrides), given.resume)
-    except (RecipeError, ValueError, OSError) as error:
-        sys.exit(f"train_accelerate: {error}")
+    with friendly_errors(sys.argv[1:]):
+        try:
+            main(Recipe.load(given.recipe, given.overrides), given.resume)
+        except RunInterrupted as error:
+            print(error, file=sys.stderr)
+            sys.exit(128 + error.number)

@@ -309,7 +309,49 @@ def test_a_finished_table_is_not_trained_again_but_grows(finished):
     assert sum("is finished" in line for line in lines) == 4
     with pytest.raises(RecipeError, match="model.dropout of cell 'baseline' differs from"):
         ablate(more, ["model.dropout=0.4"], resume=True)
+    shutil.rmtree(folder / "no-positions")
     assert ablate(values, resume=True, drawn=True) == described
+
+
+def test_cells_and_seeds_that_a_resumed_table_no_longer_names_stay_in_it(tmp_path):
+    values = ablation_values(tmp_path, {"pre-norm": CELLS["pre-norm"]}, seeds=[1, 2])
+    first = ablate(values)
+    written = written_in(tmp_path / "table")
+    other = ablation_values(tmp_path, {"gated": CELLS["gated"]}, seeds=[1])
+    table = ablate(other, resume=True)
+    assert [cell["name"] for cell in table["cells"]] == ["baseline", "gated", "pre-norm"] and table["seeds"] == [1, 2]
+    assert row(table, "baseline") == row(first, "baseline") and row(table, "pre-norm") == row(first, "pre-norm")
+    assert row(table, "gated")["validation_loss_delta"] == pytest.approx(
+        row(table, "gated")["validation_loss"] - row(first, "baseline")["runs"][0]["validation_loss"]
+    )
+    assert written.items() <= written_in(tmp_path / "table").items(), "nothing is trained again"
+    assert ablate(other, resume=True) == table
+    # what was deleted is no longer part of it
+    for seed in ("", "-seed-2"):
+        shutil.rmtree(tmp_path / "table" / f"pre-norm{seed}")
+    assert [cell["name"] for cell in ablate(other, resume=True)["cells"]] == ["baseline", "gated"]
+    (tmp_path / "table" / "ablation.json").write_text('{"score": null, "cells": [{"name": 3}]}')
+    with pytest.raises(RecipeError, match="ablation.json is damaged .*; delete it, and the table is made again"):
+        ablate(other, resume=True)
+
+
+def test_a_picture_that_cannot_be_drawn_costs_no_more_than_the_picture(finished, tmp_path, monkeypatch):
+    values = ablation_values(tmp_path, {"pre-norm": CELLS["pre-norm"]})
+    lines = []
+
+    def broken(*args):
+        raise KeyError("no such font")
+
+    monkeypatch.setattr(run_module, "plot_curves", broken)
+    monkeypatch.setattr(run_module, "write_model_card", broken)
+    monkeypatch.setattr(ablation_module, "plot_ablation", broken)
+    table = ablate(values, say=lines.append, drawn=True)
+    assert all(run["status"] == "finished" for cell in table["cells"] for run in cell["runs"])
+    folder = tmp_path / "table"
+    assert "curves.png was not drawn (KeyError: 'no such font'); trainer_state.json holds its numbers." in lines
+    assert "README.md was not written (KeyError: 'no such font'); metrics.json holds what it would say." in lines
+    assert "ablation.png was not drawn (KeyError: 'no such font'); ablation.json holds its numbers." in lines
+    assert weights(folder / "baseline") and "ablation.png" not in (folder / "ablation.md").read_text()
 
 
 def test_a_tokenizer_that_is_there_already_is_a_choice(tmp_path):
@@ -332,7 +374,10 @@ def test_an_interrupted_table_goes_on_to_the_same_result(finished, tmp_path, mon
 
     with (
         monkeypatch.context() as patch,
-        pytest.raises(RunInterrupted, match="checkpoint-2 is kept; go on with --resume"),
+        pytest.raises(
+            RunInterrupted,
+            match="checkpoint-2 is kept; resume with: vanilla-transformer ablate .*ablation.yaml --resume",
+        ),
     ):
         patch.setattr(TokenTrainer, "training_step", interrupted)
         ablate(values)
@@ -342,7 +387,7 @@ def test_an_interrupted_table_goes_on_to_the_same_result(finished, tmp_path, mon
     before = written_in(folder / "baseline")
     lines = []
     table = ablate(values, resume=True, say=lines.append)
-    assert any(line.startswith("going on from") and line.endswith("checkpoint-2") for line in lines)
+    assert any(line.startswith("resuming from") and line.endswith("checkpoint-2") for line in lines)
     assert before and written_in(folder / "baseline") == before
     unbroken = json.loads((whole / "ablation.json").read_text())
     for name in ("baseline", "pre-norm", "gated"):

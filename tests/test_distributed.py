@@ -6,7 +6,9 @@ The processes are real ones, on gloo, on this machine's processors.
 import importlib.util
 import json
 import os
+import pickle
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -18,14 +20,14 @@ import pytest
 import torch
 import yaml
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 import vanilla_transformer as vt
 from runs import files_of_at_most, logged, recipe_values, run_on_two
 from tiny import tiny_model
 from two_processes import LENGTHS, ROWS, VARIANTS, batch_of, numbers
 from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
-from vanilla_transformer.training import leaving
+from vanilla_transformer.training import RunInterrupted, leaving
 from vanilla_transformer.training.fields import override_fields
 from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.run import run_recipe
@@ -322,6 +324,83 @@ def test_the_loop_refuses_what_it_does_not_do(tmp_path, loop):
     loop(values, "training.max_steps=4")
     with pytest.raises(RecipeError, match="set back seed"):
         loop(values, "seed=2", resume=True)
+
+
+class Evil:
+    """What a file could do while it is unpickled."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return Path.touch, (self.place,)
+
+
+def test_the_loop_reads_no_pickle_and_names_what_is_damaged(tmp_path, loop):
+    """A checkpoint of somebody else is data: nothing in it runs."""
+    values = recipe_values(tmp_path)
+    loop(values, "training.max_steps=4")
+    checkpoint = tmp_path / "run" / "checkpoint-4"
+    assert {path.suffix for path in checkpoint.iterdir()} == {".json", ".safetensors"}
+    kept = {path: path.read_bytes() for path in checkpoint.iterdir()}
+    state = json.loads(kept[checkpoint / "training_state.json"])
+    for name in ("custom_checkpoint_0.pkl", "optimizer.bin", "random_states_0.pkl"):
+        (checkpoint / name).write_bytes(pickle.dumps(Evil(tmp_path / "done")))
+    (checkpoint / "training_state.json").unlink()
+    with pytest.raises(ValueError, match=r"its state as pickles \(custom_checkpoint_0.pkl\), which can run any code"):
+        loop(values, resume=True)
+
+    def written(**changes):
+        return json.dumps({**state, **changes}).encode()
+
+    for name, content, sentence in (
+        ("training_state.json", b"[]", "is damaged: it holds a list"),
+        ("training_state.json", b"[" * 10**5, "cannot be read"),
+        ("training_state.json", written(processes=2), "saved by 2 processes and not by 1"),
+        ("training_state.json", written(progress={"epoch": "x"}), "epoch is 'x', not a number"),
+        ("training_state.json", written(progress={"sorcery": 1}), "sorcery"),
+        ("training_state.json", written(groups=[]), "is damaged, or of another model"),
+        ("training_state.json", written(schedule={"last_epoch": 1}), "is damaged, or of another model"),
+        ("optimizer.safetensors", kept[checkpoint / "optimizer.safetensors"][:-9], "is damaged, or of another model"),
+        ("optimizer.safetensors", save({"0.exp_avg": torch.ones(3)}), r"0.exp_avg has the shape \(3,\)"),
+        ("random_state_0.json", b'{"python": [3, [1], null]}', "random_state_0.json is damaged"),
+        ("random_state_0.json", b"{}", "random_state_0.json is damaged"),
+        ("model.safetensors", b"x", "model.safetensors is damaged"),
+    ):
+        for path, before in kept.items():
+            path.write_bytes(content if path.name == name else before)
+        with pytest.raises(ValueError, match=sentence):
+            loop(values, resume=True)
+    assert not (tmp_path / "done").exists()
+    for path, before in kept.items():
+        path.write_bytes(before)
+    loop(values, resume=True)
+
+
+@pytest.mark.parametrize("update", [2, 3], ids=["within an epoch", "its last update"])
+def test_a_signal_ends_the_loop_with_a_checkpoint_from_which_it_is_the_unbroken_one(tmp_path, loop, update):
+    values = recipe_values(tmp_path)
+    values["training"] |= {"save_strategy": "epoch", "logging_steps": 2}
+    loop(values)
+    stopped = tmp_path / "stopped"
+    original, calls = torch.nn.utils.clip_grad_norm_, []
+
+    def signalled(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == update:
+            signal.raise_signal(signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.utils, "clip_grad_norm_", signalled)
+        kept = f"interrupted by SIGTERM; checkpoint-{update} is kept; resume with: python scripts/train_accelerate.py {stopped}"
+        with pytest.raises(RunInterrupted, match=kept):
+            loop(values, f"output_dir={stopped}")
+    loop(values, f"output_dir={stopped}", resume=True)
+    assert logged_by_loop(stopped) == logged_by_loop(tmp_path / "run")
+    assert logged_by_loop(stopped, "eval_loss") == logged_by_loop(tmp_path / "run", "eval_loss")
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (stopped, tmp_path / "run"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
 def test_a_checkpoint_that_the_loop_cannot_write_is_one_sentence(tmp_path, loop):

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import signal
+from contextlib import contextmanager
 from itertools import filterfalse
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from run_processes import RunProcesses
 from runs import (
     ROOT,
     equal_weights,
+    every_update,
     history,
+    logged,
     recipe_values,
     reversed_words,
     run,
@@ -29,6 +32,7 @@ from test_tasks import BLOCKS
 from test_tasks import recipe as recipe_of_task
 from vanilla_transformer.cli import main
 from vanilla_transformer.training import DivergedError
+from vanilla_transformer.training import run as run_module
 from vanilla_transformer.training.checkpoints import delete_old_checkpoints, find_checkpoints
 from vanilla_transformer.training.divergence import LEAST, ROWS, SKIPPED, DivergenceRule, Update
 from vanilla_transformer.training.recipe import Recipe
@@ -160,33 +164,120 @@ def test_a_run_that_is_killed_again_and_again_ends_bit_identical(processes, tmp_
     assert facts[0] == facts[1]
 
 
-def test_an_interrupted_run_says_what_is_kept_and_can_be_resumed(tmp_path, monkeypatch, request):
-    values = recipe_values(tmp_path)
-    run({**values, "output_dir": str(tmp_path / "whole")})
-    # a shell that starts the tests in the background has them ignore the signal
+@pytest.fixture
+def heeds_sigint():
+    """A shell that starts the tests in the background has them ignore the signal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    original = Seq2SeqTokenTrainer.training_step
+    yield
+    signal.signal(signal.SIGINT, before)
 
-    def training_step(self, *args, **kwargs):
-        if self.state.global_step == 6:
-            signal.raise_signal(signal.SIGINT)
+
+@contextmanager
+def signals(numbers, method="training_step", update=6):
+    """Within it the process gets signals, one at each call of a trainer's method in that update."""
+    original, left = getattr(TokenTrainer, method), list(numbers)
+
+    def signalling(self, *args, **kwargs):
+        if self.state.global_step == update and left:
+            signal.raise_signal(left.pop(0))
         return original(self, *args, **kwargs)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Seq2SeqTokenTrainer, "training_step", training_step)
-        with pytest.raises(RunInterrupted, match="interrupted at update 6; checkpoint-4 is kept; go on with --resume"):
-            run(values)
-    run(values, resume=True)
-    assert equal_weights(weights(values["output_dir"]), weights(tmp_path / "whole"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TokenTrainer, method, signalling)
+        yield
 
-    # a finished run that is resumed is scored and saved again, and does not train
-    facts = json.loads((tmp_path / "run" / "metrics.json").read_text())["training"]
-    (Path(values["output_dir"]) / "model.safetensors").unlink()
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    values = recipe_values(tmp_path_factory.mktemp("unbroken"))
+    run(values)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("numbers", "method", "update", "kept"),
+    [
+        # the last update of an epoch of three, before an evaluation and checkpoint at 8, where these are due, within one
+        ([signal.SIGTERM], "training_step", 5, 6),
+        ([signal.SIGTERM], "training_step", 6, 7),
+        ([signal.SIGINT], "training_step", 7, 8),
+        ([signal.SIGTERM], "prediction_step", 8, 8),
+        ([signal.SIGTERM], "_save_checkpoint", 8, 8),
+        ([signal.SIGTERM], "training_step", 8, 9),
+        ([signal.SIGINT, signal.SIGTERM], "training_step", 6, 4),
+    ],
+    ids=["epoch", "between", "due", "evaluating", "saving", "last", "twice"],
+)
+def test_a_signal_saves_a_checkpoint_and_the_resumed_run_is_the_unbroken_one(
+    tmp_path, heeds_sigint, unbroken, numbers, method, update, kept
+):
+    values, whole = recipe_values(tmp_path), Path(unbroken["output_dir"])
+    command = f"vanilla-transformer train {values['output_dir']}/recipe.yaml --resume"
+    with signals(numbers, method, update), pytest.raises(RunInterrupted) as caught:
+        run(values)
+    at = update if method != "training_step" or len(numbers) > 1 else kept
+    name = signal.Signals(numbers[-1]).name
+    assert (
+        str(caught.value) == f"interrupted at update {at} by {name}; checkpoint-{kept} is kept; resume with: {command}"
+    )
+    assert caught.value.number == numbers[-1]
+    resumed = run(Recipe.load(Path(values["output_dir"]) / "recipe.yaml").to_dict(), resume=True)
+    assert history(resumed.folder) == history(whole)
+    assert equal_weights(weights(resumed.folder), weights(whole))
+    assert [path.name for path in find_checkpoints(resumed.folder)] == [path.name for path in find_checkpoints(whole)]
+    for checkpoint in find_checkpoints(resumed.folder):
+        assert_same_state(checkpoint, whole / checkpoint.name)
+    metrics = [json.loads((folder / "metrics.json").read_text()) for folder in (resumed.folder, whole)]
+    for scores in (scores for each in metrics for scores in each["model"]["validation"].values()):
+        scores.pop("seconds", None)
+    assert metrics[0]["model"] == metrics[1]["model"]
+    assert logged(resumed.folder, "train_loss") == pytest.approx(logged(whole, "train_loss"), rel=1e-6)
+    assert logged(resumed.folder, "padding_share") == logged(whole, "padding_share")
+
+
+@pytest.mark.parametrize("when", ["before training", "after training"])
+def test_a_signal_outside_of_training_ends_at_once_and_says_how_to_resume(tmp_path, monkeypatch, when):
+    values = every_update(tmp_path, max_steps=2)
+    owner, name = run_module, "set_seed" if when == "before training" else "_score"
+    original = getattr(owner, name)
+
+    def signalled(*args, **kwargs):
+        signal.raise_signal(signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch, pytest.raises(RunInterrupted) as caught:
+        patch.setattr(owner, name, signalled)
+        run(values)
+    assert signal.getsignal(signal.SIGTERM) is before
+    resume = f"resume with: vanilla-transformer train {values['output_dir']}/recipe.yaml --resume"
+    assert (
+        str(caught.value)
+        == {
+            "before training": "interrupted before training by SIGTERM; no checkpoint was saved yet; start it again",
+            "after training": "interrupted after training, while the model was scored and saved, by SIGTERM; checkpoint-2 is kept; "
+            + resume,
+        }[when]
+    )
+    assert (tmp_path / "run").exists() == (when == "after training")
+    if when == "after training":
+        assert run(values, resume=True).metrics["training"]["updates"] == 2
+
+
+def test_a_finished_run_that_is_resumed_is_scored_and_saved_again_and_does_not_train(unbroken):
+    values, whole = unbroken, Path(unbroken["output_dir"])
+    facts = json.loads((whole / "metrics.json").read_text())["training"]
+    before, loss = weights(whole), logged(whole, "train_loss")
+    (whole / "model.safetensors").unlink()
     again = run(values, resume=True)
-    assert equal_weights(weights(values["output_dir"]), weights(tmp_path / "whole"))
+    assert equal_weights(weights(whole), before)
     assert again.metrics["training"]["updates"] == 9
     assert again.metrics["training"]["minutes"] <= facts["minutes"] + 5
+    assert logged(whole, "train_loss") == pytest.approx(loss, rel=1e-6), (
+        "the mean of all updates, not of those made now"
+    )
+    losses = logged(whole, "loss")
+    assert loss[9] == pytest.approx(sum(losses.values()) / len(losses), rel=1e-6)
 
 
 def test_a_run_whose_time_was_up_is_resumed_without_another_update(tmp_path):
@@ -573,6 +664,7 @@ import json, math, os, sys
 sys.path[:0] = [{str(ROOT / "tests")!r}, {str(ROOT)!r}]
 from runs import run
 from vanilla_transformer.training import DivergedError
+from vanilla_transformer.training import run as run_module
 from vanilla_transformer.training.trainer import ROWS, TokenTrainer
 made, step, loss_of = [], TokenTrainer.training_step, TokenTrainer.compute_loss
 

@@ -695,12 +695,18 @@ def main(arguments: list[str] | None = None) -> None:
             command = context.command_path if context else "vanilla-transformer"
             raise ValueError(f"{error.format_message().rstrip('.')}; see {command} --help.") from error
         except DivergedError as error:
-            _say(f"error: {describe(error)}")
+            _say_once(f"error: {describe(error)}")
             status = 1
         except RunInterrupted as error:
-            _say(describe(error))
-            status = 130
+            _say_once(describe(error))
+            status = 128 + error.number
     sys.exit(status or 0)
+
+
+def _say_once(line: str) -> None:
+    """Print what all processes of a run have to say: on one of each machine."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        _say(line)
 
 
 if __name__ == "__main__":

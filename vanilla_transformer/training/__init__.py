@@ -1,5 +1,6 @@
 """Training: recipe, tasks, run, trainer, schedule, metrics, averaging, curves, model card."""
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,16 @@ class RecipeError(ValueError):
 
 
 class RunInterrupted(Exception):
-    """Training was interrupted by the user; the message says what is kept and how to go on."""
+    """A signal ended a run; the message says what is kept and what to type to resume.
+
+    Attributes:
+        what: when it was interrupted and what is kept.
+        number: of the signal.
+    """
+
+    def __init__(self, what: str, remedy: str, number: int = signal.SIGINT):
+        super().__init__(f"{what}; {remedy}")
+        self.what, self.number = what, int(number)
 
 
 class DivergedError(Exception):

@@ -20,7 +20,8 @@ import json
 import math
 import os
 import re
-import shutil
+import shlex
+import signal
 import statistics
 import traceback
 import types
@@ -35,12 +36,23 @@ from vanilla_transformer.training import DivergedError, RecipeError, RunInterrup
 from vanilla_transformer.training.ablation_table import COMPARED, in_words, markdown_table, print_table
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER, STATE, find_checkpoints
 from vanilla_transformer.training.fields import build_section, coerce_fields, override_fields, read_values, set_field
+from vanilla_transformer.training.interruption import catch_signals
 from vanilla_transformer.training.plots import plot_ablation
 from vanilla_transformer.training.recipe import Recipe, field_type
-from vanilla_transformer.training.run import DIVERGED, METRICS, RECIPE, run_recipe, short_name, training_arguments
+from vanilla_transformer.training.run import (
+    DIVERGED,
+    METRICS,
+    RECIPE,
+    clear_folder,
+    run_recipe,
+    short_name,
+    spare,
+    training_arguments,
+)
 from vanilla_transformer.training.tasks import Task
 from vanilla_transformer.training.yaml_text import dump_yaml
 from vanilla_transformer.utils.atomic import atomic_dir, atomic_files, is_temporary, translate_io_errors
+from vanilla_transformer.utils.locks import LOCK, lock_folder
 
 __all__ = ["Ablation", "AblationSection", "Cell", "markdown_table", "print_table", "run_ablation"]
 
@@ -324,12 +336,34 @@ def run_ablation(
         RecipeError, FileNotFoundError, ValueError: before any training, for what `run_recipe` refuses in the recipe or in
             a cell, for data that cannot be read, and for an output folder that holds something, unless `resume` or
             `overwrite` says what to do with it.
-        RunInterrupted: on Ctrl-C during training.
+        FolderInUse: where another process trains in the output folder.
+        RunInterrupted: on SIGINT and SIGTERM.
     """
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise RecipeError("an ablation runs in one process; start it without accelerate launch or torchrun.")
     folder = ablation.folder
     _check_folder(folder, resume=resume, overwrite=overwrite)
+    with lock_folder(folder), catch_signals() as interruption:
+        _check_folder(folder, resume=resume, overwrite=overwrite)  # another process may have just ended
+        try:
+            return _run_all(ablation, resume, overwrite, say)
+        except RunInterrupted as error:
+            raise RunInterrupted(error.what, _how_to_resume(folder), error.number) from None
+        except KeyboardInterrupt as error:
+            number = getattr(error, "number", signal.SIGINT)
+            what = f"interrupted {interruption.when} by {signal.Signals(number).name}; the runs that are finished are kept"
+            raise RunInterrupted(what, _how_to_resume(folder), number) from None
+
+
+def _how_to_resume(folder: Path) -> str:
+    if not (folder / VALUES).is_file():
+        return "start it again"
+    return f"resume with: vanilla-transformer ablate {shlex.quote(str(folder / VALUES))} --resume"
+
+
+def _run_all(ablation: Ablation, resume: bool, overwrite: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """See `run_ablation`."""
+    folder = ablation.folder
     for cell, seed in ablation.runs():
         recipe = cell.recipes[seed]
         try:
@@ -349,8 +383,9 @@ def run_ablation(
     if resume:
         _check_data(ablation, {short_name(name): part.report.sha256 for name, part in parts.items()})
     parameters = {cell.name: _count_parameters(cell, task) for cell in ablation.cells}
-    if overwrite and folder.is_dir():
-        shutil.rmtree(folder)
+    earlier = _earlier_table(folder) if resume else {}
+    if overwrite:
+        clear_folder(folder)
     remedy = "make room and start again"
     with translate_io_errors(folder / VALUES, remedy), atomic_files(folder) as temporary:
         text = dump_yaml(ablation.values)
@@ -366,7 +401,7 @@ def run_ablation(
         what = in_words(cell.changes) or "the recipe as it is"
         say(f"run {position} of {number}: {cell.name}, seed {seed} ({what})")
         results[cell.name, seed] = _run(cell.recipes[seed], resume, say)
-        table = _table(ablation, task, results, parameters)
+        table = _table(ablation, task, results, parameters, earlier)
         _write(folder, table, say if position == number else lambda line: None)
     return table
 
@@ -376,7 +411,7 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
         raise RecipeError("--resume goes on with an ablation and --overwrite deletes it; give one of them.")
     if folder.exists() and not folder.is_dir():
         raise RecipeError(f"output_dir {folder} is a file; name a folder.")
-    if not folder.is_dir() or all(is_temporary(path) for path in folder.iterdir()):
+    if not folder.is_dir() or all(is_temporary(path) or path.name == LOCK for path in folder.iterdir()):
         return
     if not (folder / VALUES).is_file():
         raise RecipeError(f"output_dir {folder} holds files but no ablation; name another folder.")
@@ -483,13 +518,40 @@ def _read(path: Path, *names: str) -> dict[str, Any]:
 # The table -----------------------------------------------------------------------------------------------------------
 
 
+def _earlier_table(folder: Path) -> dict[str, Any]:
+    """Return the table of an ablation that is resumed, which may have had other cells and seeds; empty where there is none."""
+    if not (folder / TABLE).is_file():
+        return {}
+    table = _read(folder / TABLE, "score", "cells")
+    try:
+        for row in table["cells"]:
+            row["name"], dict(row["changes"]), row["parameters"], row["own_tokens"]
+            for run in row["runs"]:
+                run["status"], run["seed"], run["curve"], Path(run["folder"])
+                [run[name] for name in _QUANTITIES]
+    except (TypeError, KeyError, ValueError) as error:
+        raise RecipeError(f"{folder / TABLE} is damaged ({error}); delete it, and the table is made again.") from error
+    return table
+
+
+def _earlier_runs(earlier: dict[str, Any], name: str, score: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return what an earlier table has of a cell that was run; without scores where they are no longer the same ones."""
+    rows = [row for row in earlier.get("cells", []) if row["name"] == name]
+    runs = [run for row in rows for run in row["runs"] if run["status"] != "waiting" and Path(run["folder"]).is_dir()]
+    return runs if earlier.get("score") == score else [{**run, "score": None} for run in runs]
+
+
 def _table(
     ablation: Ablation,
     task: Task,
     results: dict[tuple[str, int], dict[str, Any]],
     parameters: dict[str, int | None],
+    earlier: dict[str, Any],
 ) -> dict[str, Any]:
-    """What `ablation.json` holds: means over the seeds, differences to the baseline, and every run."""
+    """What `ablation.json` holds: means over the seeds, differences to the baseline, and every run.
+
+    Cells and seeds of an earlier table that are not among those of now stay in it.
+    """
     test = next(iter(ablation.recipe.data.test), None)
     finished = [result["metrics"] for result in results.values() if result["metrics"]]
     score = _score_facts(task, finished[0], test) if finished else None
@@ -508,21 +570,33 @@ def _table(
             run["score"] = _scored(metrics, test)[score["key"]] if metrics and score else None
             runs.append({**run, "curve": curve})
             counted = training.get("parameters", counted)
-        row: dict[str, Any] = {"name": cell.name, "changes": cell.changes, "parameters": counted}
-        for name in _QUANTITIES:
-            row |= _mean(name, [run[name] for run in runs])
-        for name in COMPARED:
-            pairs = [(run[name], base[name]) for run, base in zip(runs, rows[0]["runs"] if rows else [], strict=False)]
-            row |= _mean(f"{name}_delta", [a - b for a, b in pairs if a is not None and b is not None])
-        rows.append({**row, "own_tokens": cell.has_own_tokens, "runs": runs})
+        runs += [run for run in _earlier_runs(earlier, cell.name, score) if run["seed"] not in cell.recipes]
+        row = {"name": cell.name, "changes": cell.changes, "parameters": counted, "own_tokens": cell.has_own_tokens}
+        rows.append(_summed_up(row, runs, rows))
+    names = {cell.name for cell in ablation.cells}
+    for before in earlier.get("cells", []):
+        if before["name"] not in names and (runs := _earlier_runs(earlier, before["name"], score)):
+            row = {name: before[name] for name in ("name", "changes", "parameters", "own_tokens")}
+            rows.append(_summed_up(row, runs, rows))
     return {
         "title": ablation.recipe.card.title or ablation.folder.name,
         "task": ablation.recipe.task,
-        "seeds": ablation.seeds,
+        "seeds": list(dict.fromkeys([*ablation.seeds, *(run["seed"] for row in rows for run in row["runs"])])),
         "score": score,
         "cells": rows,
         "hardware": finished[0]["hardware"] if finished else None,
     }
+
+
+def _summed_up(row: dict[str, Any], runs: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """A row of the table with means over its runs, and over their differences to those of the first row with the same seed."""
+    for name in _QUANTITIES:
+        row |= _mean(name, [run[name] for run in runs])
+    baseline = {run["seed"]: run for run in (rows[0]["runs"] if rows else [])}
+    for name in COMPARED:
+        pairs = [(run[name], baseline[run["seed"]][name]) for run in runs if run["seed"] in baseline]
+        row |= _mean(f"{name}_delta", [a - b for a, b in pairs if a is not None and b is not None])
+    return {**row, "runs": runs}
 
 
 def _scored(metrics: dict[str, Any], test: str | None) -> dict[str, Any]:
@@ -557,8 +631,10 @@ def _write(folder: Path, table: dict[str, Any], say: Callable[[str], None]) -> N
         atomic_files(folder) as temporary,
     ):
         (temporary / TABLE).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        drawn = plot_ablation(table, temporary / PICTURE)
+        drawn = None  # neither drawn nor without what draws
+        with spare(f"{PICTURE} was not drawn", f"{TABLE} holds its numbers", say):
+            drawn = plot_ablation(table, temporary / PICTURE)
         (temporary / TEXT).write_text(markdown_table(table, PICTURE if drawn else None), encoding="utf-8")
-    if not drawn:
+    if drawn is False:
         say(f"{PICTURE} was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings.")
     say(f"finished: {folder / TEXT}")

@@ -12,6 +12,7 @@ from transformers.utils.hub import CHAT_TEMPLATE_DIR
 from vanilla_transformer.hub import TOKENIZER
 from vanilla_transformer.loading import open_weights, weight_files
 from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors
+from vanilla_transformer.utils.locks import check_unlocked
 
 __all__ = ["average_checkpoints", "average_weights"]
 
@@ -71,8 +72,10 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Pa
     Raises:
         ValueError, FileNotFoundError: as [`average_weights`].
         FileExistsError: where `output` already holds a model.
+        FolderInUse: where `output` is the folder of a run that is being trained, or in one.
         OSError: where it cannot be written.
     """
+    check_unlocked(Path(output))
     output = check_output_dir(output)
     weights = average_weights(folders)
     with translate_io_errors(output, "make room and average again"), atomic_dir(output) as temporary:

@@ -1,4 +1,4 @@
-"""Callbacks of a run: early stopping, a time limit, the progress bar."""
+"""Callbacks of a run: early stopping, a time limit, stopping on a signal, the progress bar."""
 
 import sys
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.training.trainer import TokenTrainer
 
-__all__ = ["EarlyStop", "TimeLimit", "TokenProgress"]
+__all__ = ["EarlyStop", "StopOnSignal", "TimeLimit", "TokenProgress"]
 
 
 class EarlyStop(EarlyStoppingCallback):
@@ -71,6 +71,37 @@ class TimeLimit(TrainerCallback):
             control.should_save |= args.save_strategy == "steps"
             control.should_training_stop = True
         return control
+
+
+class StopOnSignal(TrainerCallback):
+    """Ends training with a checkpoint where a signal has asked for it, and makes up for what was due then.
+
+    The evaluation that would come first may take longer than a machine still has, so it is left to the run that resumes.
+    To be the last of the callbacks: it changes what the others have decided.
+
+    Args:
+        trainer: which saves the checkpoint and then raises `Terminated`.
+    """
+
+    def __init__(self, trainer: TokenTrainer):
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer.make_up_for_interruption()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # what is due at the end of an epoch is known a moment later
+        if not float(state.epoch or 0).is_integer():
+            self.trainer.stop_if_interrupted()
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer.stop_if_interrupted()
 
 
 class TokenProgress(ProgressCallback):

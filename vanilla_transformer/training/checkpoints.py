@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,32 @@ from vanilla_transformer.training.yaml_text import coerce_scalars
 from vanilla_transformer.utils.atomic import delete_dir
 
 __all__ = [
+    "INTERRUPTED",
     "LOWER_IS_BETTER",
+    "PROCESSES",
     "STATE",
     "best_checkpoints",
     "best_checkpoints_of_run",
     "checkpoints_to_keep",
     "delete_old_checkpoints",
     "find_checkpoints",
+    "is_interrupted",
+    "processes_of",
+    "read_state",
+    "regular_checkpoints",
     "update_of",
 ]
 
 STATE = "trainer_state.json"
 """The last file that `Trainer` writes into a checkpoint; a finished run has one, too."""
+
+INTERRUPTED = "interrupted"
+"""In the state of a checkpoint after which an evaluation is still to come: whether that and a checkpoint of the run's own were
+due then. A resumed run makes up for them. Where a signal asked for the checkpoint, between those of the recipe, it is not
+`regular`: means of checkpoints leave it out, and the next takes its place."""
+
+PROCESSES = "processes"
+"""In the state of a checkpoint: the number of processes that trained it."""
 
 LOWER_IS_BETTER = ("loss", "perplexity")
 """Of the scores of evaluations."""
@@ -47,6 +62,80 @@ def _is_whole(checkpoint: Path) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def regular_checkpoints(run: str | Path) -> list[Path]:
+    """Return the checkpoints of [`find_checkpoints`] that the run saved when they were due, not where it was interrupted."""
+    return [checkpoint for checkpoint in find_checkpoints(run) if not is_interrupted(checkpoint)]
+
+
+def is_interrupted(checkpoint: Path) -> bool:
+    """Return whether a signal asked for a checkpoint, between those of the recipe."""
+    try:
+        due = read_state(checkpoint).stateful_callbacks.get(INTERRUPTED)
+    except ValueError:  # which whoever resumes from it is told
+        return False
+    return isinstance(due, dict) and not due.get("regular")
+
+
+def read_state(folder: Path) -> TrainerState:
+    """Return the training state in a checkpoint, or in a finished run's folder.
+
+    Raises:
+        ValueError: for a file that is damaged, or was written by something else.
+    """
+    path = folder / STATE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read ({error}); {_remedy(folder)}.") from error
+    if reason := _wrong_state(values):
+        raise ValueError(f"{path} is damaged: {reason}; {_remedy(folder)}.")
+    return TrainerState(**values)
+
+
+def _remedy(folder: Path) -> str:
+    if folder.name.startswith("checkpoint-"):
+        return f"delete {folder} to resume from the checkpoint before it"
+    return f"resume the run in {folder} to write it again"
+
+
+def _wrong_state(values: Any) -> str | None:
+    """Return what is wrong with the values of a training state; None for nothing."""
+    if not isinstance(values, dict):
+        return f"it holds a {type(values).__name__}, not a mapping"
+    if unknown := values.keys() - {field.name for field in fields(TrainerState)}:
+        return f"it has the unknown field {min(unknown)!r}"
+    for name in ("global_step", "max_steps", "best_global_step"):
+        number = values.get(name)
+        if number is not None and (type(number) is not int or number < 0):
+            return f"{name} is {number!r}, not a whole number"
+    if not isinstance(values.get("epoch", 0.0), (int, float, type(None))):
+        return f"epoch is {values['epoch']!r}, not a number"
+    history, callbacks = values.get("log_history") or [], values.get("stateful_callbacks") or {}
+    if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
+        return "log_history is not a list of mappings"
+    if wrong := next((entry for entry in history if type(entry.get("step", 0)) is not int), None):
+        return f"the step of an entry of log_history is {wrong['step']!r}, not a whole number"
+    read = [
+        (name, value)
+        for entry in history
+        for name, value in entry.items()
+        if name in ("loss", "minutes", "tokens_per_second") or name.startswith("eval_")
+    ]
+    if wrong_value := next(((name, value) for name, value in read if not isinstance(value, (int, float))), None):
+        return f"{wrong_value[0]} in log_history is {wrong_value[1]!r}, not a number"
+    if not isinstance(callbacks, dict) or not all(isinstance(value, (dict, list)) for value in callbacks.values()):
+        return "stateful_callbacks is not a mapping of mappings"
+    return None
+
+
+def processes_of(checkpoint: Path) -> int:
+    """Return the number of processes that trained a checkpoint: each has left its random state, also where none is told."""
+    told = read_state(checkpoint).stateful_callbacks.get(PROCESSES)
+    if isinstance(told, dict) and isinstance(told.get("count"), int):
+        return int(told["count"])
+    return max(len(list(checkpoint.glob("rng_state_*.pth"))), 1)
 
 
 def best_checkpoints(
@@ -91,7 +180,7 @@ def best_checkpoints_of_run(run: str | Path, count: int, metric: str | None = No
             metric, greater = training.get("metric_for_best_model"), training.get("greater_is_better")
     if metric is None:
         raise ValueError(f"{run} has no recipe.yaml that says which score is meant; give one, such as --metric bleu.")
-    history = [] if not checkpoints else json.loads((checkpoints[-1] / STATE).read_text())["log_history"]
+    history = read_state(checkpoints[-1]).log_history if checkpoints else []
     best = best_checkpoints(checkpoints, count, history, metric, greater)
     if not best:
         scores = sorted(
@@ -118,9 +207,15 @@ def checkpoints_to_keep(
 def delete_old_checkpoints(run: Path, limit: int | None, keep: Iterable[Path]) -> None:
     """Delete the oldest checkpoints until `limit` are left, but neither the last one nor those in `keep`.
 
-    By the numbers of their updates: file times lie after a copy. None or 0 for no limit.
+    By the numbers of their updates: file times lie after a copy. None or 0 for no limit. Those of interrupted runs are
+    deleted once there is a later one.
     """
     checkpoints = find_checkpoints(run)
+    for checkpoint in [checkpoint for checkpoint in checkpoints[:-1] if is_interrupted(checkpoint)]:
+        delete_dir(checkpoint)
+        checkpoints.remove(checkpoint)
+    if checkpoints and is_interrupted(checkpoints[-1]):
+        checkpoints.pop()  # the next one takes its place, and the run has as many as without it
     if not limit or not checkpoints:
         return
     names = {Path(folder).name for folder in keep} | {checkpoints[-1].name}

@@ -1,13 +1,17 @@
 """A run from recipe to finished folder: data, tokenizer, training, averaging, scores, curves, card."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import platform
+import shlex
 import shutil
+import signal
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,27 +35,33 @@ from vanilla_transformer.hub import PushError, ensure_repository, push_folder
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.averaging import average_weights
-from vanilla_transformer.training.callbacks import EarlyStop, TimeLimit, TokenProgress
+from vanilla_transformer.training.callbacks import EarlyStop, StopOnSignal, TimeLimit, TokenProgress
 from vanilla_transformer.training.checkpoints import (
     STATE,
     best_checkpoints,
     checkpoints_to_keep,
     delete_old_checkpoints,
     find_checkpoints,
+    processes_of,
+    read_state,
+    regular_checkpoints,
 )
 from vanilla_transformer.training.divergence import DivergenceRule
 from vanilla_transformer.training.energy import estimate_energy
+from vanilla_transformer.training.interruption import Interruption, catch_signals
 from vanilla_transformer.training.leaving import leave_in_order
 from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
+from vanilla_transformer.training.processes import agree_on_errors
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.schedules import DECAY, SCHEDULE_OPTIONS, peak_learning_rate
 from vanilla_transformer.training.sharding import check_plugin, gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
 from vanilla_transformer.training.trainer import TRAINED_WEIGHTS
 from vanilla_transformer.utils.atomic import atomic_files, is_temporary, remove_temporaries, translate_io_errors
+from vanilla_transformer.utils.locks import LOCK, lock_folder
 
-__all__ = ["RunResult", "run_recipe", "short_name", "training_arguments"]
+__all__ = ["RunResult", "clear_folder", "run_recipe", "short_name", "spare", "training_arguments"]
 
 METRICS, RECIPE, CURVES = "metrics.json", "recipe.yaml", "curves.png"
 DIVERGED = "diverged.json"
@@ -70,6 +80,8 @@ def run_recipe(
 ) -> RunResult:
     """Train, score and save what a recipe describes.
 
+    SIGINT (Ctrl-C) and SIGTERM end training with a checkpoint after the update in hand, a second one at once.
+
     Args:
         recipe: the run.
         resume: go on from the last checkpoint in the output folder.
@@ -83,61 +95,82 @@ def run_recipe(
         OSError: where a file cannot be written, as on a full disk; what was whole before stays whole.
         DivergedError: where training diverges; `diverged.json` in the folder names the examples.
         PushError: with `training.push_to_hub`, where the Hub does not give a repository; before training.
-        RunInterrupted: on Ctrl-C during training.
+        FolderInUse: where another process trains in the output folder.
+        RunInterrupted: on SIGINT and SIGTERM.
     """
     if _accelerator() is None:
         keep_freed_memory()
-    folder = Path(recipe.output_dir)
     arguments = training_arguments(recipe)
-    first_process = arguments.process_index == 0
-    if first_process:
-        _check_folder(folder, resume=resume, overwrite=overwrite)
-    else:
+    if arguments.process_index != 0:
         say = _say_nothing
-    if resume and (folder / RECIPE).is_file():
-        _check_same_run(recipe, Recipe.load(folder / RECIPE))
-    finished = find_checkpoints(folder) if resume else []
-    checkpoint = finished[-1] if finished else None
-    if checkpoint:
-        _check_complete(checkpoint, recipe)
-        arguments.eval_on_start = False  # the unbroken run has no evaluation here
-    repository = None
-    if arguments.push_to_hub and first_process:
-        repository = ensure_repository(
-            _repository(arguments),
-            private=arguments.hub_private_repo,
-            what="a model that is not yet trained",
-            again="start the run again",
-        )
-    set_seed(recipe.seed)
+    with contextlib.ExitStack() as lock, catch_signals(say) as interruption:
+        try:
+            return _run(recipe, arguments, resume, overwrite, say, interruption, lock)
+        except KeyboardInterrupt as error:
+            raise _interrupted(error, Path(recipe.output_dir), interruption.when) from None
 
-    task = recipe.new_task()
-    parts = task.read(recipe.data_parts(), folder if checkpoint else None, say)
-    train, validation = parts["data.train"], parts["data.validation"]
-    sampler = task.batch_sampler(train)
-    say(
-        f"{len(sampler)} batches an epoch of at most {recipe.batches.max_tokens} tokens"
-        f"{' a side' if recipe.batches.count == 'longer' else ''}, "
-        f"{100 * sampler.padding_share():.1f} % padding"
-    )
-    model = task.model(say)
-    say(f"{model.num_parameters():,} parameters, {model.config.architecture}")
+
+def _run(
+    recipe: Recipe,
+    arguments: TrainingArguments,
+    resume: bool,
+    overwrite: bool,
+    say: Callable[[str], None],
+    interruption: Interruption,
+    lock: contextlib.ExitStack,
+) -> RunResult:
+    """See `run_recipe`; `lock` takes the lock of the folder, until it is closed."""
+    folder = Path(recipe.output_dir)
+    first_process = arguments.process_index == 0
+
+    # what may be refused, before anything is written
+    with agree_on_errors():
+        if first_process:
+            _check_folder(folder, resume=resume, overwrite=overwrite)
+            lock.enter_context(lock_folder(folder))
+            _check_folder(folder, resume=resume, overwrite=overwrite)  # another run may have just ended
+        checkpoint = _find_checkpoint(recipe, folder, arguments) if resume else None
+        if checkpoint:
+            arguments.eval_on_start = False  # the unbroken run has no evaluation here
+        repository = None
+        if arguments.push_to_hub and first_process:
+            repository = ensure_repository(
+                _repository(arguments),
+                private=arguments.hub_private_repo,
+                what="a model that is not yet trained",
+                again="start the run again",
+            )
+        set_seed(recipe.seed)
+        task = recipe.new_task()
+        parts = task.read(recipe.data_parts(), folder if checkpoint else None, say)
+        train, validation = parts["data.train"], parts["data.validation"]
+        sampler = task.batch_sampler(train)
+        say(
+            f"{len(sampler)} batches an epoch of at most {recipe.batches.max_tokens} tokens"
+            f"{' a side' if recipe.batches.count == 'longer' else ''}, "
+            f"{100 * sampler.padding_share():.1f} % padding"
+        )
+        model = task.model(say)
+        say(f"{model.num_parameters():,} parameters, {model.config.architecture}")
+
     # not before all else is known to be in order: this deletes a run that is overwritten
-    if first_process:
-        _clear_folder(folder, recipe, arguments, keep=resume)
-        with translate_io_errors(folder, "make room and start again"), atomic_files(folder) as temporary:
-            recipe.save(temporary / RECIPE)
-            task.save(temporary)
-    arguments.distributed_state.wait_for_everyone()
+    with agree_on_errors():
+        if first_process:
+            _prepare_folder(folder, recipe, arguments, keep=resume)
+            with translate_io_errors(folder, "make room and start again"), atomic_files(folder) as temporary:
+                recipe.save(temporary / RECIPE)
+                task.save(temporary)
     if resume:
         say(
-            f"going on from {checkpoint}" if checkpoint else f"{folder} has no checkpoint yet: starting from the first"
+            f"resuming from {checkpoint}" if checkpoint else f"{folder} has no checkpoint yet: starting from the first"
         )
-    trainer = _new_trainer(recipe, task, model, arguments, train, validation, sampler)
+    with agree_on_errors():
+        trainer = _new_trainer(recipe, task, model, arguments, train, validation, sampler, interruption)
     progress = TokenProgress(name for name, *_ in task.curves)
     if not arguments.disable_tqdm:
         trainer.remove_callback(ProgressCallback)
         trainer.add_callback(progress)
+    trainer.add_callback(StopOnSignal(trainer))
     try:
         _train(trainer, checkpoint, folder)
     except DivergedError as error:
@@ -146,6 +179,7 @@ def run_recipe(
         raise
     finally:
         progress.close()
+    interruption.when = "after training, while the model was scored and saved,"
     if is_sharded(trainer.model):
         trainer.model = trainer.model_wrapped = gather_model(trainer.accelerator, trainer.model)
     stopped = _stopped_early(recipe, trainer.state)
@@ -168,10 +202,11 @@ def run_recipe(
     for name in recipe.data.test:
         metrics["test"][name] = _score(task, trainer, parts[f"data.test.{name}"], say, name)
 
-    if trainer.is_world_process_zero():
-        _finish(recipe, task, trainer, folder, metrics, say, repository)
-        if arguments.push_to_hub:
-            _push(folder, arguments, say)
+    with agree_on_errors():
+        if first_process:
+            _finish(recipe, task, trainer, folder, metrics, say, repository)
+            if arguments.push_to_hub:
+                _push(folder, arguments, say)
     arguments.distributed_state.wait_for_everyone()  # a folder that is returned is finished, in whichever process
     return RunResult(folder, metrics)
 
@@ -185,9 +220,9 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise RecipeError(f"output_dir {folder} is a file; name a folder.")
     if resume and overwrite:
-        raise RecipeError("--resume goes on with a run and --overwrite deletes it; give one of them.")
+        raise RecipeError("--resume resumes a run and --overwrite deletes it; give one of them.")
     # a run that was killed while it wrote its very first files has left no more than these
-    if not folder.is_dir() or all(is_temporary(path) for path in folder.iterdir()):
+    if not folder.is_dir() or all(is_temporary(path) or path.name == LOCK for path in folder.iterdir()):
         return
     is_run = (folder / RECIPE).is_file()
     if overwrite and not is_run:
@@ -201,6 +236,22 @@ def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
             f"output_dir {folder} is not empty; give --resume to go on with the run in it, --overwrite to start it "
             "again, or output_dir=... for another folder."
         )
+
+
+def _find_checkpoint(recipe: Recipe, folder: Path, arguments: TrainingArguments) -> Path | None:
+    """Return the checkpoint from which a run is resumed; None where it was interrupted before the first.
+
+    Raises:
+        RecipeError: where the run would not be the one that was started, or cannot be resumed.
+    """
+    if (folder / RECIPE).is_file():
+        _check_same_run(recipe, Recipe.load(folder / RECIPE))
+    checkpoints = find_checkpoints(folder)
+    if not checkpoints:
+        return None
+    _check_complete(checkpoints[-1], recipe)
+    _check_processes(checkpoints[-1], arguments.world_size)
+    return checkpoints[-1]
 
 
 def _check_same_run(recipe: Recipe, begun: Recipe) -> None:
@@ -235,11 +286,39 @@ def _check_complete(checkpoint: Path, recipe: Recipe) -> None:
             )
 
 
-def _clear_folder(folder: Path, recipe: Recipe, arguments: TrainingArguments, *, keep: bool) -> None:
+def _check_processes(checkpoint: Path, count: int) -> None:
+    """Refuse another number of processes: each has a batch of its own in every update, so it would be another run.
+
+    Raises:
+        RecipeError: with both numbers.
+    """
+    before = processes_of(checkpoint)
+    if before != count:
+        words = f"{before} process{'es' if before > 1 else ''}"
+        start = (
+            f"torchrun --nproc-per-node {before}" if before > 1 else "vanilla-transformer train, without a launcher"
+        )
+        raise RecipeError(
+            f"--resume resumes the run as it was started, by {words}, but {'these are' if count > 1 else 'this is'} "
+            f"{count}: {checkpoint} would be trained with other batches; start {words} ({start}), or another run with "
+            f"start_from={checkpoint}."
+        )
+
+
+def clear_folder(folder: Path) -> None:
+    """Delete what a folder holds, but for the lock, which this process has."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
+
+
+def _prepare_folder(folder: Path, recipe: Recipe, arguments: TrainingArguments, *, keep: bool) -> None:
     """Make the folder empty, or take out of the run in it what was not written or not deleted to its end."""
-    if not keep and folder.is_dir():
-        shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    if not keep:
+        clear_folder(folder)
     checkpoints = find_checkpoints(folder)
     remove_temporaries(folder)
     for unfinished in set(folder.glob("checkpoint-*")) - set(checkpoints):
@@ -247,7 +326,7 @@ def _clear_folder(folder: Path, recipe: Recipe, arguments: TrainingArguments, *,
     (folder / DIVERGED).unlink(missing_ok=True)
     if checkpoints:
         # a run may have ended before it came to this, and the average must not be of checkpoints that should be gone
-        state = TrainerState.load_from_json(str(checkpoints[-1] / STATE))
+        state = read_state(checkpoints[-1])
         kept = checkpoints_to_keep(
             folder, state, recipe.averaging.best, arguments.metric_for_best_model, arguments.greater_is_better
         )
@@ -343,6 +422,7 @@ def _new_trainer(
     train: Part,
     validation: Part,
     sampler: TokenBudgetBatchSampler,
+    interruption: Interruption,
 ) -> Any:
     """The task's trainer, with all that the recipe wants of it.
 
@@ -363,6 +443,7 @@ def _new_trainer(
         ema_decay=recipe.averaging.ema,
         keep_best=recipe.averaging.best,
         max_minutes=recipe.max_minutes,
+        interruption=interruption,
         **task.trainer_options(validation),
     )
     if trainer.is_fsdp_enabled:
@@ -379,10 +460,23 @@ def _train(trainer: Trainer, checkpoint: Path | None, folder: Path) -> None:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except SafetensorError as error:
         raise ValueError(f"{checkpoint} is damaged ({error}); delete it and go on from the one before it.") from error
-    except KeyboardInterrupt:
-        saved = find_checkpoints(folder)
-        kept = f"{saved[-1].name} is kept; go on with --resume" if saved else "no checkpoint was saved yet"
-        raise RunInterrupted(f"interrupted at update {trainer.state.global_step}; {kept}.") from None
+    except KeyboardInterrupt as error:
+        raise _interrupted(error, folder, f"at update {trainer.state.global_step}") from None
+
+
+def _interrupted(error: KeyboardInterrupt, folder: Path, when: str) -> RunInterrupted:
+    """Return what a signal has left of a run, and what to type to resume it."""
+    number = getattr(error, "number", signal.SIGINT)
+    saved = find_checkpoints(folder)
+    kept = f"{saved[-1].name} is kept" if saved else "no checkpoint was saved yet"
+    command = f"vanilla-transformer train {shlex.quote(str(folder / RECIPE))} --resume"
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        remedy = "resume with the command that started it and --resume"
+    elif not (folder / RECIPE).is_file():
+        remedy = "start it again"
+    else:
+        remedy = f"resume with: {command}"
+    return RunInterrupted(f"interrupted {when} by {signal.Signals(number).name}; {kept}", remedy, number)
 
 
 def _stopped_early(recipe: Recipe, state: TrainerState) -> str | None:
@@ -443,7 +537,7 @@ def _choose_weights(
 
 def _means(recipe: Recipe, trainer: Trainer, folder: Path) -> dict[str, tuple[list[Path], str]]:
     """Checkpoints whose mean is wanted, and which ones they are in a word."""
-    checkpoints = find_checkpoints(folder)
+    checkpoints = regular_checkpoints(folder)
     count = recipe.averaging.last or 0
     last = checkpoints[-count:] if count > 1 else []
     best = best_checkpoints(
@@ -525,19 +619,30 @@ def _finish(
         trainer.model.save_pretrained(temporary)
         trainer.state.save_to_json(str(temporary / STATE))
         _write_json(temporary / METRICS, metrics)
-        if not plot_curves(trainer.state.log_history, temporary / CURVES, folder.name, task.curves):
-            say(
-                "curves.png was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings."
-            )
-        try:
+        with spare(f"{CURVES} was not drawn", "trainer_state.json holds its numbers", say):
+            if not plot_curves(trainer.state.log_history, temporary / CURVES, folder.name, task.curves):
+                say(
+                    "curves.png was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings."
+                )
+        with spare("README.md was not written", f"{METRICS} holds what it would say", say):
             write_model_card(temporary, recipe, task, metrics, repository)
-        except OSError:
-            raise
-        except (
-            Exception
-        ) as error:  # whatever a recipe may hold that no card can: the model is worth more than its card
-            say(f"README.md was not written ({type(error).__name__}: {error}); metrics.json holds what it would say.")
     say(f"finished: {folder}")
+
+
+@contextmanager
+def spare(what: str, instead: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Within it an error costs no more than what is made there, a picture or a card: the model is worth more."""
+    try:
+        yield
+    except OSError:  # what is left to write cannot be written either
+        raise
+    except Exception as error:
+        say(f"{what} ({type(error).__name__}: {first_line(error)}); {instead}.")
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error says, without the lines that some libraries add."""
+    return str(error).strip().partition("\n")[0]
 
 
 def _repository(arguments: TrainingArguments) -> str:

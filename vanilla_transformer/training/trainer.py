@@ -23,12 +23,16 @@ from transformers import (
     TrainerState,
     TrainingArguments,
 )
+from transformers.optimization import GreedyLR
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from vanilla_transformer.data.streaming import TokenBudgetStream
 from vanilla_transformer.hub import push_folder
 from vanilla_transformer.loading import TARGET_TOKENIZER
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.training.checkpoints import (
+    INTERRUPTED,
+    PROCESSES,
     STATE,
     checkpoints_to_keep,
     delete_old_checkpoints,
@@ -41,6 +45,7 @@ from vanilla_transformer.training.divergence import (
     NumberedCollator,
     NumberedRows,
 )
+from vanilla_transformer.training.interruption import Interruption
 from vanilla_transformer.training.moving_average import MovingAverage
 from vanilla_transformer.training.schedules import (
     decay_schedule,
@@ -49,7 +54,8 @@ from vanilla_transformer.training.schedules import (
 )
 from vanilla_transformer.training.sharding import embeddings_in_root_group, without_tied_copies
 from vanilla_transformer.training.token_batches import TokenBudgetMixin
-from vanilla_transformer.utils.atomic import new_temporary_dir, replace_dir, translate_io_errors
+from vanilla_transformer.utils.atomic import atomic_files, new_temporary_dir, replace_dir, translate_io_errors
+from vanilla_transformer.utils.errors import Terminated
 
 __all__ = ["Seq2SeqTokenTrainer", "TokenTrainer"]
 
@@ -57,7 +63,7 @@ MINUTES = "minutes"
 """In the state of a checkpoint: the minutes of training up to it."""
 
 UNLOGGED = "unlogged_loss"
-"""In the state of a checkpoint: the loss that the next log will have a share of."""
+"""In the state of a checkpoint: what the next log, and the mean loss of the whole training, will have a share of."""
 
 TRAINED_WEIGHTS = "trained_weights.safetensors"
 """In a checkpoint whose model is a moving average: the weights that training goes on with."""
@@ -88,6 +94,7 @@ class TokenTrainer(TokenBudgetMixin):
         ema_decay: evaluations and checkpoints have the exponential moving average of the weights with this decay.
         keep_best: so many checkpoints, the best ones by `metric_for_best_model`, are not deleted as old.
         max_minutes: of training, which schedules that have an end follow; a `TimeLimit` ends training then.
+        interruption: ends training when a signal asks for it; see `StopOnSignal`.
     """
 
     lr_scheduler: LRScheduler | None
@@ -101,12 +108,18 @@ class TokenTrainer(TokenBudgetMixin):
         ema_decay: float | None = None,
         keep_best: int = 0,
         max_minutes: float | None = None,
+        interruption: Interruption | None = None,
         **kwargs: Any,
     ):
         super().__init__(*args, **kwargs)
         self.max_minutes = max_minutes
         self.time_share = 0.0
         """Share of `max_minutes` that had passed at the last update, of the first process's clock; 0 without a limit."""
+        self.interruption = interruption or Interruption()
+        self._stopping = 0  # number of the signal for which training ends once a checkpoint is saved
+        self._making_up = False  # for an evaluation that a signal left out
+        self._saved_at = -1  # update of the last checkpoint
+        self._epoch_ended = False  # whether what is due at the end of an epoch is being done
         self.target_tokenizer = target_tokenizer
         self.moving_average: MovingAverage | None = None
         if ema_decay is not None:
@@ -128,6 +141,7 @@ class TokenTrainer(TokenBudgetMixin):
         self._can_skip_logits = "skip_logits" in inspect.signature(type(self.model).forward).parameters
         self._started: float | None = None
         self._minutes_before = 0.0
+        self._loss_before = 0.0  # sum of the losses of all updates that were logged before training was resumed
         # since the last log
         self._tokens: torch.Tensor | int = 0
         self._positions = 0
@@ -231,6 +245,53 @@ class TokenTrainer(TokenBudgetMixin):
             return
         super()._run_epoch(*args, **kwargs)
 
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        self._loss_before, self._saved_at, self._epoch_ended = 0.0, -1, False
+        with self.interruption.deferred():
+            output = super().train(*args, **kwargs)
+        # see `log`
+        return output._replace(training_loss=output.metrics["train_loss"])
+
+    # Signals
+
+    def stop_if_interrupted(self) -> None:
+        """Have a checkpoint saved, and training ended after it, where a signal has asked for that; before what is due now."""
+        self._stopping = self.interruption.requested()
+        if not self._stopping:
+            return
+        due = {"evaluate": bool(self.control.should_evaluate), "save": bool(self.control.should_save)}
+        if self._saved_at == self.state.global_step:
+            raise Terminated(self._stopping)
+        if self._can_delay_evaluation:
+            self.control.should_evaluate = False
+        else:
+            due["evaluate"] = False
+        if due != {"evaluate": False, "save": True}:  # else it is a checkpoint like all others
+            self.state.stateful_callbacks[INTERRUPTED] = due
+        self.control.should_save = True
+
+    def make_up_for_interruption(self) -> None:
+        """Make the evaluation that a signal left out; the checkpoint that it asked for becomes one of the run's own where one was due."""
+        due = self.state.stateful_callbacks.pop(INTERRUPTED, None)
+        if not due:
+            return
+        is_best = False
+        if due["evaluate"]:
+            self._making_up = True
+            is_best = self._determine_best_metric(self._evaluate(None, None), None)
+            self._making_up = False
+        if due["save"] or (is_best and self.args.save_strategy == SaveStrategy.BEST):
+            place = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            self._note_best_checkpoint(place)
+            if self.args.should_save:
+                with atomic_files(place) as temporary:
+                    self.state.save_to_json(str(temporary / STATE))
+
+    @property
+    def _can_delay_evaluation(self) -> bool:
+        """Whether the next updates do not depend on the evaluation, as the rates of some schedules do."""
+        return not isinstance(self.lr_scheduler, (torch.optim.lr_scheduler.ReduceLROnPlateau, GreedyLR))
+
     # Evaluations
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
@@ -238,14 +299,18 @@ class TokenTrainer(TokenBudgetMixin):
             self._stop_if_diverged(weights=True)
             self._count_time()
         try:
-            with self._averaged(), self._undrawn():
+            # what a loader draws when it starts is given back: training does not depend on when it is evaluated
+            with self._averaged(), torch.random.fork_rng([], self.is_in_train):
                 return super().evaluate(*args, **kwargs)
+        except _EvaluationInterrupted:
+            self._stopping = self.interruption.number
+            if not self._making_up:
+                due = {"evaluate": True, "save": bool(self.control.should_save)}
+                self.state.stateful_callbacks[INTERRUPTED] = due
+                self._save_checkpoint(self.model, None)
+            raise Terminated(self._stopping) from None
         finally:
             self._clock = None
-
-    def _undrawn(self) -> contextlib.AbstractContextManager[None]:
-        """Leaves random numbers as they are where workers stay: what starts them draws one, and a resumed run has to."""
-        return torch.random.fork_rng([], self.args.dataloader_persistent_workers)
 
     def _averaged(self) -> contextlib.AbstractContextManager[dict[str, torch.Tensor]]:
         """The model with the moving average as its weights, once there is one."""
@@ -254,17 +319,41 @@ class TokenTrainer(TokenBudgetMixin):
         return self.moving_average.applied()
 
     def prediction_step(self, model: torch.nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        alone = self.args.world_size == 1
+        if self.is_in_train and alone and self.interruption.number and self._can_delay_evaluation:
+            raise _EvaluationInterrupted
+        labels = self._own_labels(inputs)
+        if labels is not None:
+            inputs = {**inputs, "labels": labels}
         config = self.model.config
         smoothing, config.label_smoothing = config.label_smoothing, 0.0
         try:
             loss, *others = super().prediction_step(model, inputs, *args, **kwargs)
         finally:
             config.label_smoothing = smoothing
-        labels = inputs.get("labels")
         if loss is not None and labels is not None and labels.dim() == 2:
             count = (labels != IGNORED).sum()
-            self._evaluated += torch.stack([loss.double() * count, count.double()]).cpu()
+            # the mean of no targets at all is NaN
+            total = torch.where(count > 0, loss, 0).double() * count
+            self._evaluated += torch.stack([total, count.double()]).cpu()
         return loss, *others
+
+    def _own_labels(self, inputs: dict[str, Any]) -> torch.Tensor | None:
+        """Return labels without those of rows that another process has, too, as the last batches are filled up with such.
+
+        The scores leave these rows out by themselves: transformers drops what they gave.
+        """
+        labels = inputs.get("labels")
+        if labels is None or self.args.world_size == 1 or labels.is_floating_point():
+            return labels
+        state, rows = self.accelerator.gradient_state, labels.shape[0]
+        if not state.end_of_dataloader or state.remainder <= 0:
+            return labels
+        # the rows of all processes in their order, of which the first so many are not yet repeated
+        own = min(max(state.remainder - self.args.process_index * rows, 0), rows)
+        labels = labels.clone()
+        labels[own:] = IGNORED
+        return labels
 
     def evaluation_loop(
         self, dataloader: Any, description: str, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
@@ -286,10 +375,20 @@ class TokenTrainer(TokenBudgetMixin):
         run, name = Path(self.args.output_dir), f"checkpoint-{self.state.global_step}"
         # else the mean loss of the next log would not be that of the unbroken run, which begins before this checkpoint
         self.state.stateful_callbacks[MINUTES] = {"minutes": self.minutes}
+        counted = torch.tensor([int(self._tokens), self._positions], device=self.args.device)
+        tokens, positions = self.accelerator.reduce(counted).tolist()
         self.state.stateful_callbacks[UNLOGGED] = {
             "loss": self.accelerator.reduce(self._tr_loss, reduction="mean").item(),
             "updates": self.state.global_step - self._globalstep_last_logged,
+            "tokens": tokens,
+            "positions": positions,
+            "seconds": self._seconds,
         }
+        at_end = float(self.state.epoch or 0).is_integer() and self.args.eval_strategy == IntervalStrategy.EPOCH
+        if at_end and not self._epoch_ended and INTERRUPTED not in self.state.stateful_callbacks:
+            # the evaluation at the end of the epoch comes after this checkpoint, and a run resumed from it would have none
+            self.state.stateful_callbacks[INTERRUPTED] = {"evaluate": True, "save": False, "regular": True}
+        self.state.stateful_callbacks[PROCESSES] = {"count": self.args.world_size}
         saved = find_checkpoints(run)
         remedy = f"{saved[-1].name} is whole, so make room and go on with --resume" if saved else "make room"
         try:
@@ -297,10 +396,7 @@ class TokenTrainer(TokenBudgetMixin):
                 self._temporary = self._shared_temporary_dir(run)
                 super()._save_checkpoint(*args, **kwargs)
                 self.accelerator.wait_for_everyone()
-                if self.state.best_global_step:
-                    best = run / f"checkpoint-{self.state.best_global_step}"
-                    if best.name == name or best.is_dir():
-                        self.state.best_model_checkpoint = str(best)
+                self._note_best_checkpoint(run / name)
                 if self.args.should_save:
                     self.state.save_to_json(str(self._temporary / name / STATE))
                     replace_dir(self._temporary / name, run / name)
@@ -313,7 +409,19 @@ class TokenTrainer(TokenBudgetMixin):
             metric, greater = self.args.metric_for_best_model, self.args.greater_is_better
             keep = checkpoints_to_keep(run, self.state, self._keep_best, metric, greater)
             delete_old_checkpoints(run, self._save_total_limit, keep)
+        self._saved_at = self.state.global_step
+        self.state.stateful_callbacks.pop(INTERRUPTED, None)
         self.accelerator.wait_for_everyone()
+        self._stopping = self._stopping or self.interruption.requested()
+        if self._stopping:
+            raise Terminated(self._stopping)
+
+    def _note_best_checkpoint(self, new: Path) -> None:
+        """Have the state name the best checkpoint, where that is the new one or one that is there."""
+        if self.state.best_global_step:
+            best = new.with_name(f"checkpoint-{self.state.best_global_step}")
+            if best.name == new.name or best.is_dir():
+                self.state.best_model_checkpoint = str(best)
 
     def _get_output_dir(self, *args: Any, **kwargs: Any) -> str:
         folder = super()._get_output_dir(*args, **kwargs)
@@ -430,6 +538,11 @@ class TokenTrainer(TokenBudgetMixin):
             logs["tokens_per_second"] = round(tokens / self._seconds)
             logs["padding_share"] = round(1 - tokens / positions, 4)
             self._tokens, self._positions, self._seconds = 0, 0, 0.0
+        if "train_loss" in logs:
+            # transformers 5.24 divides by the updates since training was resumed, and leaves out what was before
+            unlogged = self.accelerator.reduce(self._tr_loss, reduction="mean").item() - self._tr_loss.item()
+            total = self._loss_before + self._total_loss_scalar + unlogged
+            logs["train_loss"] = total / max(self.state.global_step, 1)
         super().log(logs, *args, **kwargs)
 
 
@@ -446,6 +559,10 @@ class Seq2SeqTokenTrainer(TokenTrainer, Seq2SeqTrainer):
             self.model.generation_config = generation_config
 
 
+class _EvaluationInterrupted(Exception):
+    """A signal came while a model was evaluated."""
+
+
 class _Events(TrainerCallback):
     """What `TokenTrainer` does at points of training that `Trainer` has no method for."""
 
@@ -459,10 +576,24 @@ class _Events(TrainerCallback):
         if trainer._monitor is not None:
             trainer._monitor.rule.remember(entry["loss"] for entry in state.log_history if "loss" in entry)
         trainer.read_clock()
+        updates = 0
+        for entry in state.log_history:
+            if "loss" in entry:
+                trainer._loss_before += entry["loss"] * (entry["step"] - updates)
+                updates = entry["step"]
         # see `_save_checkpoint`
         if unlogged := state.stateful_callbacks.get(UNLOGGED):
             trainer._tr_loss += unlogged["loss"]
             trainer._globalstep_last_logged -= unlogged["updates"]
+            if args.process_index == 0:  # these are of all processes together
+                trainer._tokens = trainer._tokens + unlogged.get("tokens", 0)
+                trainer._positions += unlogged.get("positions", 0)
+            trainer._seconds += unlogged.get("seconds", 0.0)
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer._epoch_ended = False
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -478,5 +609,6 @@ class _Events(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self.trainer._epoch_ended = True
         # while training data that differ from epoch to epoch still are those of the updates
         self.trainer._stop_if_diverged()

@@ -6,6 +6,7 @@
 | a fault of this package | 1 | one sentence that says so and names the file with the traceback |
 | training that diverged | 1 | one sentence |
 | Ctrl-C | 130 | `interrupted`, or what is kept |
+| the end of another process of the same run | 1 | one sentence |
 | SIGTERM, SIGHUP | 143, 129 | the same |
 | the reader of the output has gone, as after `head -1` | 1 | nothing |
 """
@@ -36,6 +37,8 @@ EXPECTED = (ValueError, OSError, ImportError, EOFError)
 
 _TOKEN_OPTION = re.compile(r"(?s)(--token(?:=|\s+))\S+")
 _TOKEN = re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{8,}")
+# in what gloo and NCCL say
+_LOST = ("connection closed", "connection reset", "broken pipe", "connection refused", "remote peer")
 _REMEDIES = {"ENOSPC": "make room", "EDQUOT": "make room", "EACCES": "change its permissions, or name another"}
 
 
@@ -137,8 +140,11 @@ def friendly_errors(arguments: list[str]) -> Iterator[None]:
             _forget_output()
         elif isinstance(error, KeyboardInterrupt):
             _say("terminated" if isinstance(error, Terminated) else "interrupted")
+        elif _is_lost_connection(error):
+            _say(f"process {os.environ.get('RANK')} ends because another one of the run has ended")
         elif _is_expected(error):
-            _say(f"error: {describe(error)}")
+            if not _is_said_elsewhere():
+                _say(f"error: {describe(error)}")
         else:
             _say(f"error: {report_bug(error, arguments)}")
         sys.exit(exit_status(error))
@@ -167,6 +173,22 @@ def raise_on_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_said_elsewhere() -> bool:
+    """Tell whether another process of a run has met the same error: before they are connected, all do the same."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    connected = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return os.environ.get("LOCAL_RANK", "0") != "0" and not connected
+
+
+def _is_lost_connection(error: BaseException) -> bool:
+    """Tell whether an error only says that another process of a run has ended, which says why itself."""
+    return (
+        int(os.environ.get("WORLD_SIZE", 1)) > 1
+        and isinstance(error, RuntimeError)
+        and any(words in str(error).lower() for words in _LOST)
+    )
 
 
 def _is_expected(error: BaseException) -> bool:

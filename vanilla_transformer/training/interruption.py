@@ -1,0 +1,104 @@
+"""SIGINT (Ctrl-C), SIGTERM (a scheduler, a spot machine) and SIGHUP end a run in order: a checkpoint, and what to type next."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+
+from vanilla_transformer.utils.errors import Terminated
+
+__all__ = ["Interruption", "catch_signals"]
+
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+GRACE = 30
+"""Seconds for which a worker that loads data lives on after SIGTERM, for the update that needs its batches."""
+
+
+class Interruption:
+    """A request to stop, as signals make it.
+
+    Outside of `deferred()` a signal raises [`Terminated`] at once. Within it, the first is remembered until whoever trains
+    asks for it with `requested`, so that an update is made to its end, and the second raises.
+
+    Args:
+        log: receives a line when a signal is remembered.
+
+    Attributes:
+        number: of the signal that was remembered; 0 for none.
+        when: what goes on outside of training, for a sentence.
+    """
+
+    def __init__(self, log: Callable[[str], None] = lambda line: None):
+        self.log = log
+        self.number = 0
+        self.when = "before training"
+        self._process = os.getpid()
+        self._deferred = False
+        self._group: torch.distributed.ProcessGroup | None = None
+
+    def handle(self, number: int, frame: FrameType | None = None) -> None:
+        """Take in a signal."""
+        if os.getpid() != self._process:
+            self._handle_in_worker(number)
+            return
+        if not self._deferred or self.number:
+            raise Terminated(number)
+        self.number = number
+        self.log(f"{signal.Signals(number).name}: saving a checkpoint after this update; once more to stop at once")
+
+    def _handle_in_worker(self, number: int) -> None:
+        """Take in a signal that a whole group of processes was sent, in one that was forked to load data."""
+        if not self._deferred:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif number != signal.SIGINT:
+            signal.alarm(GRACE)  # whose signal ends it, unless it is told to end before
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Within it signals are remembered."""
+        before, self._deferred = self._deferred, True
+        try:
+            yield
+        finally:
+            self._deferred = before
+
+    def requested(self) -> int:
+        """Return the number of the signal that any process has received, 0 for none; all processes must call this.
+
+        They compare notes through gloo, on processors, so that no accelerator waits for it.
+        """
+        if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+            return self.number
+        if torch.distributed.get_world_size() == 1:
+            return self.number
+        if self._group is None:
+            self._group = torch.distributed.new_group(backend="gloo")
+        number = torch.tensor(self.number)
+        torch.distributed.all_reduce(number, torch.distributed.ReduceOp.MAX, group=self._group)
+        return int(number)
+
+
+@contextmanager
+def catch_signals(log: Callable[[str], None] = lambda line: None) -> Iterator[Interruption]:
+    """Within it SIGINT, SIGTERM and SIGHUP go to the [`Interruption`] that is given.
+
+    A signal that this process ignores, as a shell makes programs in the background ignore SIGINT, stays ignored. In a thread
+    other than the first, where Python takes no handlers, signals do what they did. Within another `catch_signals` the
+    outer one's handlers come back at the end.
+    """
+    interruption, before = Interruption(log), {}
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                before[number] = signal.signal(number, interruption.handle)
+    try:
+        yield interruption
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
