@@ -26,6 +26,7 @@ from vanilla_transformer.data import (
     tokenize_pairs,
 )
 from vanilla_transformer.data.preparation import TokenizerTexts
+from vanilla_transformer.data.repeats import count_repeats
 from vanilla_transformer.data.texts import TextData, load_tagged_tokens, load_texts
 from vanilla_transformer.tokenization import train_tokenizer
 
@@ -589,6 +590,28 @@ def test_what_is_too_long_for_training_does_not_shape_the_tokenizer():
     everything = TokenizerTexts(table, ("target",), "characters", {})
     assert list(everything) == [target for _, target in rows] and everything.note() is None
     assert list(TokenizerTexts(table, ("source",), "characters", {"source": 6})) == ["three"]
+
+
+def test_rows_that_come_twice_are_counted(tmp_path):
+    train_pairs = [("a", "1"), ("b", "2"), ("a", "1"), ("a", "3"), ("c", "4"), ("a", "1")]
+    test_pairs = [("a", "1"), ("c", "5"), ("d", "1"), ("d", "1"), ("b", "2")]
+    reports = []
+    for name, pairs in (("train", train_pairs), ("test", test_pairs)):
+        (tmp_path / name).mkdir()
+        stream, report = load_parallel(ParallelData(**write_text_pair(tmp_path / name, pairs)), streaming=True)
+        assert list(stream) and list(stream)  # a second pass begins to count again
+        reports.append(report)
+    train, test = reports
+    count_repeats(train, [test])
+    assert (train.repeats.rows, train.repeats.sources) == (2, 3)
+    assert (test.repeats.rows, test.repeats.sources) == (2, 3)
+    assert "2 pairs repeat an earlier one, and 3 by the source alone" in str(train)
+    assert "2 pairs are in the training data, too, and 3 by the source alone" in str(test)
+    assert test.to_dict()["repeats"] == {"rows": 2, "sources": 3}
+    assert not train.row_hashes and not test.source_hashes, "memory that is no longer needed"
+    _, alone = load_parallel(ParallelData(**write_text_pair(tmp_path, [("x", "y"), ("v", "w")])))
+    count_repeats(alone, [])
+    assert "earlier" not in str(alone) and alone.to_dict()["repeats"] == {"rows": 0, "sources": 0}
 
 
 def test_report_can_be_pickled(tmp_path):

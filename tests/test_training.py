@@ -556,6 +556,9 @@ def test_the_metrics_of_a_run(finished):
     metrics = json.loads((finished[0] / "metrics.json").read_text())
     assert metrics["training"]["updates"] == 9 and metrics["training"]["epochs"] == 3.0
     assert metrics["training"]["examples"] == metrics["data"]["train"]["kept"] == 120
+    learned = {source for source, _ in reversed_words(120, 0)}
+    known = sum(source in learned for source, _ in reversed_words(16, 2))
+    assert metrics["data"]["unseen"]["repeats"] == {"rows": known, "sources": known} and known > 0
     assert metrics["training"]["tokens_per_second"] > 0
     assert metrics["data"].keys() == {"train", "validation", "unseen"}
     assert metrics["test"]["unseen"]["sentences"] == 16

@@ -1,10 +1,11 @@
 """What became of the data: how many pairs were read and kept, and which were dropped for which reason."""
 
 import hashlib
+from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["DataReport", "Fault", "InputFile"]
+__all__ = ["DataReport", "Fault", "InputFile", "Repeats"]
 
 LINES_KEPT = 20
 """How many line numbers are kept of each kind of fault, from the first; the printed report ends a cut list with "…"."""
@@ -29,6 +30,19 @@ class InputFile:
 
 
 @dataclass
+class Repeats:
+    """How many rows come twice, and how: as a whole, and by their source or text alone."""
+
+    how: str
+    rows: int
+    sources: int
+
+
+def _hashes() -> "array[int]":
+    return array("q")
+
+
+@dataclass
 class DataReport:
     """Counts of pairs read, kept and dropped, filled while the data is read and tokenised.
 
@@ -44,6 +58,9 @@ class DataReport:
         files: the inputs in reading order; empty for a data set that is not read line by line.
         sha256: digest of the readable pairs in order, the same whatever file format they had: each pair is hashed
             together with the digest so far.
+        source_hashes, row_hashes: of the kept pairs, of their sources and of both sides, until they are counted; the same
+            text has the same hash within this process only.
+        repeats: pairs that come twice, where `count_repeats` has counted them.
     """
 
     name: str
@@ -54,12 +71,21 @@ class DataReport:
     sha256: str = ""
     noun: str = "pairs"
     notes: list[str] = field(default_factory=list)
+    source_hashes: "array[int]" = field(default_factory=_hashes, repr=False, compare=False)
+    row_hashes: "array[int]" = field(default_factory=_hashes, repr=False, compare=False)
+    repeats: Repeats | None = None
 
     def restart(self) -> None:
         """Forget all counts, for another pass over the same data."""
         self.read = self.kept = 0
         self.faults.clear()
         self.sha256 = ""
+        self.repeats = None
+        self.forget_hashes()
+
+    def forget_hashes(self) -> None:
+        """Free the memory of the hashes."""
+        self.source_hashes, self.row_hashes = _hashes(), _hashes()
 
     @property
     def dropped(self) -> int:
@@ -70,6 +96,8 @@ class DataReport:
         """Count a pair, or a row of another kind, that was read and is fit for use."""
         self.read += 1
         self.kept += 1
+        self.source_hashes.append(hash(first))
+        self.row_hashes.append(hash((first, second)))
         # A chain of digests rather than one running hash, which could not be sent to another process. The length
         # keeps apart pairs whose two texts join to the same one.
         self.sha256 = hashlib.sha256(f"{self.sha256}{len(first)} {first}{second}".encode()).hexdigest()
@@ -103,6 +131,12 @@ class DataReport:
         for file in self.files:
             text.extend(f"  {file.name}: {note}" for note in file.notes)
         text.extend(f"  {note}" for note in self.notes)
+        if self.repeats and self.repeats.sources:
+            text.append(
+                f"  {self.repeats.rows:,} {self.noun} {self.repeats.how}, and {self.repeats.sources:,} by the source alone"
+                if self.noun == "pairs" or self.repeats.rows != self.repeats.sources
+                else f"  {self.repeats.rows:,} {self.noun} {self.repeats.how}"
+            )
         for reason, fault in self.faults.items():
             places = ", ".join(self.place(pair_id) for pair_id in fault.first)
             more = ", …" if fault.count > len(fault.first) else ""
@@ -125,5 +159,6 @@ class DataReport:
             },
             "files": [{"name": file.name, "lines": file.lines, "notes": list(file.notes)} for file in self.files],
             "notes": list(self.notes),
+            "repeats": None if self.repeats is None else {"rows": self.repeats.rows, "sources": self.repeats.sources},
             "sha256": self.sha256,
         }

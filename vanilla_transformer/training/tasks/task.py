@@ -18,6 +18,7 @@ from transformers import (
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.data.packing import PackRows
 from vanilla_transformer.data.preparation import TokenizerTexts
+from vanilla_transformer.data.repeats import count_repeats
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData
 from vanilla_transformer.loading import LoadingError, Source, check_fit, load_model, locate
@@ -166,6 +167,8 @@ class Task(ABC):
             RecipeError, FileNotFoundError, ValueError: for data that cannot be read or used, naming the part.
         """
         parts = {name: Part(name, *self.load(self.recipe.specification(name))) for name in names}
+        train = parts["data.train"].report
+        count_repeats(train, [part.report for part in parts.values() if part.report is not train])
         self.prepare(parts, ready)
         for part in parts.values():
             try:
