@@ -21,8 +21,10 @@ from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 import vanilla_transformer as vt
 from runs import recipe_values, save_translator, word_tokenizer
 from tiny import LANGUAGE_MODELS, tiny_model
+from vanilla_transformer.cli import main
 from vanilla_transformer.configuration_vanilla_transformer import AUTO_MAP
-from vanilla_transformer.hub import model_files
+from vanilla_transformer.hub import PushError, push_folder
+from vanilla_transformer.model_files import companion_files, files_left_out, model_files
 from vanilla_transformer.training.averaging import average_checkpoints
 from vanilla_transformer.training.fields import override_fields
 from vanilla_transformer.training.recipe import Recipe, RecipeError
@@ -604,6 +606,89 @@ def test_all_files_of_a_tokenizer_are_pushed_and_kept_beside_a_mean(tmp_path):
     assert model_files(tmp_path / "model").keys() == files
     average_checkpoints([tmp_path / "model"] * 2, tmp_path / "mean")
     assert model_files(tmp_path / "mean").keys() == files
+
+
+SECRETS = [
+    *(".env", ".hf_token.json", "api_token.json", "token.json", "my_tokens.json", "id_rsa", "vocabulary_private.txt"),
+    *(
+        "LICENSE_KEY",
+        "optimizer.pt",
+        "training_args.bin",
+        "pytorch_model.bin",
+        "model-1-of-1.safetensors",
+        "mine.model",
+    ),
+    *("secrets_vanilla_transformer.py", "vocab.json~", "tokenizer.json.bak", "config.json.orig"),
+]
+
+
+def test_only_files_of_known_names_are_pushed_or_copied_and_the_others_are_named(tmp_path):
+    folder, outside = tmp_path / "model", tmp_path / "outside"
+    tiny_model().save_pretrained(folder)
+    for place in (folder, folder / "target_tokenizer", outside):
+        word_tokenizer().save_pretrained(place)
+        for name in SECRETS:
+            (place / name).write_text("secret")
+    wanted = {*MODEL, *TOKENIZER, *(f"target_tokenizer/{name}" for name in TOKENIZER)}
+    # links that lead out of the folder, of a file and of whole folders
+    (folder / "merges.txt").symlink_to(outside / "id_rsa")
+    (folder / "target_tokenizer" / "vocab.txt").symlink_to("../../outside/id_rsa")
+    (folder / "additional_chat_templates").symlink_to(outside)
+    (outside / "x.jinja").write_text("secret")
+    (folder / "vocab.txt").symlink_to("config.json")  # which does not
+    (folder / "checkpoint-1").mkdir()
+    assert model_files(folder).keys() == wanted | {"vocab.txt"}
+    left = {*SECRETS, "merges.txt", "additional_chat_templates/", "checkpoint-1/", "target_tokenizer/vocab.txt"}
+    assert left <= set(files_left_out(folder)) and not set(files_left_out(folder)) & wanted
+    average_checkpoints([folder] * 2, tmp_path / "mean")
+    copied = {
+        path.relative_to(tmp_path / "mean").as_posix() for path in (tmp_path / "mean").rglob("*") if path.is_file()
+    }
+    assert copied == companion_files(folder).keys() | {"model.safetensors"}
+    assert not any("secret" in path.read_text(errors="replace") for path in (tmp_path / "mean").rglob("*.txt"))
+
+    (folder / "model.safetensors").rename(outside / "weights")
+    (folder / "model.safetensors").symlink_to(outside / "weights")
+    with pytest.raises(FileNotFoundError, match="model.safetensors is a link that leads out of its folder"):
+        model_files(folder)
+    # but the Hub's cache is made of links to its own files
+    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "1", tmp_path / "models--a--b" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for name in MODEL:
+        shutil.copy(folder / name, blobs / name)
+        (snapshot / name).symlink_to(f"../../blobs/{name}")
+    assert model_files(snapshot).keys() == set(MODEL)
+
+
+def test_a_dry_run_lists_the_files_and_asks_nobody(saved, capsys, monkeypatch):
+    monkeypatch.setattr("vanilla_transformer.hub.push_folder", None)
+    with pytest.raises(SystemExit) as end:
+        main(["push", str(saved), "me/x", "--dry-run"])
+    printed = capsys.readouterr()
+    assert end.value.code == 0, printed.err
+    *lines, total = [line.split(maxsplit=1) for line in printed.out.splitlines()]
+    files = model_files(saved)
+    assert {name: int(size.replace(",", "")) for size, name in lines} == {
+        n: p.stat().st_size for n, p in files.items()
+    }
+    assert total[1] == f"bytes in {len(files)} files would be pushed to me/x"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "sentence"),
+    [
+        (None, None, "there is no access token; log in with `hf auth login`, or set HF_TOKEN, then"),
+        ("hf_abcdefgh\nijkl", "x", "the access token holds a space, a line end"),
+        ("hf_abcdefgh ijkl", "x", "the access token holds a space, a line end"),
+        ("hf_abcdefgh\u00e9", "x", "the access token holds a space, a line end"),
+    ],
+)
+def test_a_token_that_is_missing_or_broken_is_said_and_never_shown(saved, monkeypatch, given, kept, sentence):
+    monkeypatch.setattr("vanilla_transformer.hub.get_token", lambda: kept)
+    with pytest.raises(PushError, match=sentence) as error:
+        push_folder(saved, "me/x", token=given)
+    assert "abcdefgh" not in str(error.value)
 
 
 # From a run ----------------------------------------------------------------------------------------------------------

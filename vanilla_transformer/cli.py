@@ -6,6 +6,7 @@ What reads data or trains is imported by the command that needs it, and after it
 import gzip
 import io
 import os
+import re
 import sys
 import zlib
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from vanilla_transformer.utils.atomic import (
     check_output_file,
     translate_io_errors,
 )
-from vanilla_transformer.utils.errors import ClosedStreamError, describe, exit_status, friendly_errors
+from vanilla_transformer.utils.errors import ClosedStreamError, describe, exit_status, friendly_errors, printable
 
 if TYPE_CHECKING:
     from vanilla_transformer import VanillaTransformerConfig
@@ -461,10 +462,23 @@ def push(
     token: Annotated[
         str | None, typer.Option(help="By default that of `hf auth login`, or the environment variable HF_TOKEN.")
     ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the files that would be pushed.")] = False,
 ) -> None:
     """Share a model: its weights, tokenizer, code and card, without checkpoints, in one commit."""
     from vanilla_transformer.hub import push_folder
+    from vanilla_transformer.model_files import files_left_out, model_files
 
+    files, others = model_files(folder), files_left_out(folder)
+    if dry_run:
+        sizes = {name: path.stat().st_size for name, path in files.items()}
+        for name, size in sizes.items():
+            typer.echo(f"{size:>15,}  {name}")
+        typer.echo(f"{sum(sizes.values()):>15,}  bytes in {len(sizes)} files would be pushed to {repo_id}")
+    if others:
+        more = f" and {len(others) - 20} more" if len(others) > 20 else ""
+        _say(f"left out: {printable(', '.join(others[:20]))}{more}")
+    if dry_run:
+        return
     _quiet_libraries()
     commit = push_folder(folder, repo_id, private=private or None, revision=revision, token=token)
     _say(f"pushed: {commit.commit_url}")
@@ -667,7 +681,8 @@ def _output(name: str) -> Iterator[IO[str]]:
         return
     if sys.stdout is None:
         raise ClosedStreamError("standard output is closed; give a file with --output.")
-    sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     yield sys.stdout
 
 
@@ -683,11 +698,25 @@ def _output_line(number: int, hypothesis: "Hypothesis", n_best: int, scores: boo
     return f"{text}\t{score}\n" if scores else f"{text}\n"
 
 
+def _refuse_empty(arguments: list[str]) -> None:
+    """Refuse an empty argument, which is what an unset variable of a script leaves, before it is taken for this folder."""
+    for position, argument in enumerate(arguments):
+        before = arguments[position - 1] if position else "vanilla-transformer"
+        if argument == "" or re.fullmatch(r"--[a-z][a-z-]*=", argument):
+            place = argument.rstrip("=") if argument else before
+            raise ValueError(
+                f"the argument {'of' if argument else 'after'} {place} is empty; give a value, or leave it out."
+            )
+        if "\0" in argument:
+            raise ValueError(f"{argument!r} contains a NUL character; give an argument without.")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command and end the process; how is told in [`vanilla_transformer.utils.errors`]."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     usage_error: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     with friendly_errors(given):
+        _refuse_empty(given)
         try:
             status = app(args=given, prog_name="vanilla-transformer", standalone_mode=False)
         except usage_error as error:

@@ -7,24 +7,19 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeVar
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, constants
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import parse_ratelimit_headers
-from transformers.utils.hub import CHAT_TEMPLATE_DIR
 
-from vanilla_transformer.loading import TARGET_TOKENIZER, read_json_object, shard_names
+from vanilla_transformer.model_files import model_files
+from vanilla_transformer.utils.errors import hide_tokens
 
-__all__ = ["TOKENIZER", "PushError", "ensure_repository", "model_files", "push_folder"]
+__all__ = ["PushError", "ensure_repository", "model_files", "push_folder"]
 
 T = TypeVar("T")
 
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
-TOKENIZER = (
-    *("*token*.json", "*vocab*", "merges.txt", "*.model", "*.spm", "chat_template*"),
-    *("bpe.codes", "dict.txt", "byte_maps.json"),  # of BERTweet and PhoBERT, of BARTpho, of MyT5
-)
-ABOUT = ("README.md", "LICENSE*", "recipe.yaml", "metrics.json", "curves.png")
-MODEL = ("config.json", "generation_config.json", "*_vanilla_transformer.py", *WEIGHTS, *TOKENIZER, *ABOUT)
+"""Weights in a repository, which make way for those of the folder."""
 
 LONGEST_WAIT = 300
 """Seconds to wait at most where the Hub asks for patience."""
@@ -32,35 +27,6 @@ LONGEST_WAIT = 300
 
 class PushError(OSError):
     """What was not pushed, why, and what to do; in one sentence. What is on this machine is as it was."""
-
-
-def model_files(folder: str | Path) -> dict[str, Path]:
-    """What makes the model in a folder, by its path in a repository: no checkpoints, no state of training.
-
-    Weights are safetensors; the model card, the recipe as run, scores and curves go with them.
-
-    Raises:
-        FileNotFoundError: for a folder without a whole model.
-    """
-    folder = Path(folder)
-    found = {p.name: p for p in sorted(folder.glob("*")) if p.is_file() and any(fnmatch(p.name, m) for m in MODEL)}
-    if (index := found.get(WEIGHTS[2])) and WEIGHTS[0] not in found:
-        wanted = shard_names(read_json_object(index), str(index))
-    else:
-        wanted = [WEIGHTS[0]]
-    if lacking := [name for name in ("config.json", *wanted) if name not in found]:
-        remedy = "name the folder of a finished run or saved model"
-        if (folder / "recipe.yaml").is_file():
-            remedy = "finish its run with --resume, or push one of its checkpoints"
-        raise FileNotFoundError(f"{folder} holds no whole model, as {lacking[0]} is not there; {remedy}.")
-    # a tokenizer with several chat templates keeps those that have a name in a folder
-    below = [
-        path
-        for name in (CHAT_TEMPLATE_DIR, TARGET_TOKENIZER, f"{TARGET_TOKENIZER}/{CHAT_TEMPLATE_DIR}")
-        for path in sorted((folder / name).glob("*"))
-        if path.is_file()
-    ]
-    return found | {path.relative_to(folder).as_posix(): path for path in below}
 
 
 def ensure_repository(
@@ -80,6 +46,7 @@ def ensure_repository(
     Raises:
         PushError: where that is not possible, or the repository is public and `private` was asked for.
     """
+    token = _checked_token(token, what, repo_id, again)
     api = HfApi(library_name="vanilla-transformer", token=token)
     try:
         full_id = _patiently(lambda: api.create_repo(repo_id, private=private, exist_ok=True)).repo_id
@@ -116,11 +83,12 @@ def push_folder(
         PushError: where it failed; the folder is as it was.
     """
     files = model_files(folder)
-    api = HfApi(library_name="vanilla-transformer", token=token)
     # with all that decides where it goes and who sees it
     options = (" --private" if private else "") + (f" --revision {revision}" if revision else "")
     again = f"`vanilla-transformer push {folder} {repo_id}{options}`"
+    token = _checked_token(token, folder, repo_id, again)
     full_id = ensure_repository(repo_id, private=private, token=token, what=folder, again=again)
+    api = HfApi(library_name="vanilla-transformer", token=token)
 
     def commit() -> CommitInfo:
         there = api.list_repo_files(full_id, revision=revision)
@@ -136,6 +104,23 @@ def push_folder(
         return _patiently(commit)
     except Exception as error:  # as above
         raise _push_error(folder, repo_id, error, again) from error
+
+
+def _checked_token(token: str | None, what: str | Path, repo_id: str, again: str) -> str:
+    """Return the token that is given, or else kept on this machine.
+
+    Raises:
+        PushError: where there is none, or it cannot be one; it is not shown.
+    """
+    token = (token or "").strip() or get_token()
+    reason = None
+    if not token:
+        reason = "there is no access token; log in with `hf auth login`, or set HF_TOKEN"
+    elif not (token.isascii() and token.isprintable() and " " not in token):
+        reason = "the access token holds a space, a line end or a character that no token has; copy it again"
+    if reason:
+        raise PushError(f"{what} was not pushed to {repo_id}: {reason}, then {again}.")
+    return str(token)
 
 
 def _patiently(request: Callable[[], T]) -> T:
@@ -167,10 +152,10 @@ def _push_error(what: str | Path, repo_id: str, error: Exception, again: str) ->
         reason, remedy = "the Hub takes no more requests for now (HTTP 429)", "wait some minutes, then"
     elif status is None and isinstance(error, ValueError):
         # such as what the Hub has against the card, which may come with a list of all licences
-        reason, remedy = shorten(str(error), 300, placeholder=" ...").rstrip("."), "then"
+        reason, remedy = shorten(hide_tokens(str(error)), 300, placeholder=" ...").rstrip("."), "then"
     else:
         cause = error.__cause__ or error
-        said = f"{type(cause).__name__}: {cause}".partition("\n")[0].rstrip(": .")
+        said = hide_tokens(f"{type(cause).__name__}: {cause}".partition("\n")[0].rstrip(": ."))
         reason, remedy = f"the connection to {constants.ENDPOINT} failed ({said})", "when it is there again,"
     kept = "It is whole on this machine; " if Path(what).is_dir() else ""
     remedy = f"{remedy} {again}."

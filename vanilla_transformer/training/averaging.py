@@ -2,24 +2,19 @@
 
 import shutil
 from collections.abc import Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from transformers.utils.hub import CHAT_TEMPLATE_DIR
 
-from vanilla_transformer.hub import TOKENIZER
 from vanilla_transformer.loading import open_weights, weight_files
+from vanilla_transformer.model_files import companion_files
 from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors
 from vanilla_transformer.utils.locks import check_unlocked
 
 __all__ = ["average_checkpoints", "average_weights"]
 
 WEIGHTS = "model.safetensors"
-
-# `*token*` is also the folder of the target side's tokenizer
-_BESIDE_WEIGHTS = ("config.json", "generation_config.json", "*.py", "*token*", *TOKENIZER, CHAT_TEMPLATE_DIR)
 
 
 def average_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
@@ -79,13 +74,8 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Pa
     output = check_output_dir(output)
     weights = average_weights(folders)
     with translate_io_errors(output, "make room and average again"), atomic_dir(output) as temporary:
-        last = Path(folders[-1])
-        for path in sorted(last.iterdir()):
-            if not any(fnmatch(path.name, mask) for mask in _BESIDE_WEIGHTS):
-                continue
-            if path.is_dir():
-                shutil.copytree(path, temporary / path.name)
-            elif path.is_file():
-                shutil.copy2(path, temporary / path.name)
+        for name, path in companion_files(folders[-1]).items():
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, temporary / name)
         save_file(weights, temporary / WEIGHTS, metadata={"format": "pt"})
     return output

@@ -81,11 +81,8 @@ def known_fields(section: str) -> frozenset[str]:
         pairs = _class_fields(_PACKAGE / "data" / "sources.py", "ParallelData")
         return frozenset(pairs) | set(_class_fields(_PACKAGE / "data" / "texts.py", "TextData"))
     kind = recipe.get(section, "").partition(" ")[0]
-    return (
-        frozenset(_class_fields(_PACKAGE / "training" / "recipe.py", kind))
-        if kind.endswith("Section")
-        else frozenset()
-    )
+    modules = sorted((_PACKAGE / "training").glob("*.py")) if kind.endswith("Section") else []
+    return frozenset(name for module in modules for name in _class_fields(module, kind))
 
 
 @cache

@@ -29,6 +29,7 @@ __all__ = [
     "exit_status",
     "friendly_errors",
     "hide_tokens",
+    "printable",
     "raise_on_signals",
 ]
 
@@ -82,9 +83,12 @@ def describe(error: BaseException) -> str:
     if type(error).__name__ == "OutOfMemoryError":
         said = f"the accelerator has too little memory; make batches smaller ({said.partition('.')[0]})."
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    # a control character could rewrite what the terminal shows
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(lines))
-    return hide_tokens(text) or type(error).__name__
+    return hide_tokens(printable(" ".join(lines))) or type(error).__name__
+
+
+def printable(text: str) -> str:
+    """Return a line without control characters, which could rewrite what the terminal shows."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def hide_tokens(text: str) -> str:

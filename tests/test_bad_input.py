@@ -1,0 +1,172 @@
+"""Bad input of every kind ends in one sentence and status 2, in no time, with nothing left behind.
+
+A row is a command as a shell takes it, or a recipe, or a damaged file, and what the sentence says of it: parts that follow
+one another, in any case. Commands run in this process, in one folder (`workspace`) that has
+
+- `model/` and `lm/` (a translator and a language model), `encoder/` (an encoder, which writes nothing), `run/` (with two
+  checkpoints), `notokenizer/`, `folder/` (empty);
+- `source.txt` and `target.txt` (nine lines), `short.txt` (eight), `empty.txt`, `latin1.txt`, `mac.txt`, `cut.gz`;
+- `recipe.yaml` (translation), `lm.yaml`, `ablation.yaml`.
+
+A row more is a line more.
+"""
+
+import gzip
+import json
+import shlex
+import shutil
+import sys
+import time
+
+import pytest
+import yaml
+
+from runs import recipe_values, reversed_words, save_translator, word_tokenizer
+from tiny import tiny_model
+from vanilla_transformer.cli import main
+
+LONGEST = 5.0
+"""Seconds of processor time that a row may take; most take a hundredth."""
+
+COMMANDS = [
+    # the command itself
+    ("trian recipe.yaml", "No such command 'trian'"),
+]
+
+RECIPES = [
+    # overrides of recipe.yaml, by section
+    ("task=seq2sec", "task: 'seq2sec' is unknown; did you mean 'seq2seq'?"),
+]
+
+RECIPE_FILES = [
+    ("3", "must be a mapping"),
+]
+
+DAMAGED = [
+    # a command on a copy of model/, the file in it that is replaced, and by what
+    ("explain damaged", "config.json", "3", "config.json"),
+]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("workspace")
+    save_translator(folder / "model")
+    tokenizer = word_tokenizer()
+    tiny_model("decoder-only", vocab_size=280).save_pretrained(folder / "lm")
+    tiny_model("encoder-only", vocab_size=280).save_pretrained(folder / "encoder")
+    tiny_model("decoder-only", vocab_size=280).save_pretrained(folder / "notokenizer")
+    for name in ("lm", "encoder"):
+        tokenizer.save_pretrained(folder / name)
+    for number in (1, 2):
+        save_translator(folder / "run" / f"checkpoint-{number}", tokenizer)
+        (folder / "run" / f"checkpoint-{number}" / "trainer_state.json").write_text('{"log_history": []}')
+    (folder / "folder").mkdir()
+    pairs = reversed_words(9, 6)
+    for side, texts in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
+        (folder / f"{side}.txt").write_text("".join(f"{text}\n" for text in texts))
+    (folder / "short.txt").write_text("one\n" * 8)
+    (folder / "empty.txt").write_bytes(b"")
+    (folder / "latin1.txt").write_bytes(b"good\ncaf\xe9\n")
+    (folder / "mac.txt").write_bytes(b"one\rtwo\rthree\r")
+    (folder / "cut.gz").write_bytes(gzip.compress(b"one\ntwo\n" * 1000)[:-20])
+    values = recipe_values(folder / "data", "../out")
+    values["output_dir"] = "out"
+    write = (folder / "recipe.yaml").write_text
+    write(yaml.safe_dump(values))
+    (folder / "ablation.yaml").write_text(
+        yaml.safe_dump({**values, "ablation": {"cells": {"post": {"model.dropout": 0.2}}}})
+    )
+    texts = {"path": "source.txt"}
+    lm = {"task": "causal-lm", "output_dir": "out", "data": {"train": texts, "validation": texts}}
+    (folder / "lm.yaml").write_text(
+        yaml.safe_dump({**lm, "model": {"preset": "transformer-tiny", "architecture": "decoder-only"}})
+    )
+    rows = {}
+    yield folder, rows
+    if rows:
+        slowest = max(rows, key=rows.get)
+        print(f"\n{len(rows)} rows of bad input; slowest {rows[slowest]:.2f} s: {slowest}", file=sys.__stderr__)
+
+
+def snapshot(folder):
+    return {path: (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
+
+
+@pytest.fixture
+def refused(workspace, capsys, monkeypatch):
+    """Runs a command that must be refused; gives its sentence."""
+    folder, rows = workspace
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def run(command, name=None):
+        before, start = snapshot(folder), time.process_time()
+        with pytest.raises(SystemExit) as end:
+            main(shlex.split(command))
+        seconds = time.process_time() - start
+        printed = capsys.readouterr()
+        rows[name or command] = seconds
+        lines = printed.err.splitlines()
+        assert end.value.code == 2, printed.err or printed.out
+        assert len(lines) == 1 and lines[0].startswith("error: ") and printed.out == "", printed.err
+        assert "Traceback" not in lines[0] and len(lines[0]) < 600, lines[0]
+        assert snapshot(folder) == before
+        assert seconds < LONGEST
+        return lines[0]
+
+    return run
+
+
+def assert_says(sentence, parts):
+    position = 0
+    for part in parts:
+        found = sentence.lower().find(part.lower(), position)
+        assert found >= 0, f"{part!r} is not in {sentence!r}"
+        position = found + len(part)
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"), [(row[0], row[1:]) for row in COMMANDS], ids=lambda value: str(value)[:80]
+)
+def test_commands(refused, command, parts):
+    assert_says(refused(command), parts)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"), [(row[0], row[1:]) for row in RECIPES], ids=lambda value: str(value)[:80]
+)
+def test_fields_of_recipes(refused, overrides, parts):
+    recipe = "lm.yaml" if overrides.startswith("lm: ") else "recipe.yaml"
+    assert_says(refused(f"train {recipe} {overrides.removeprefix('lm: ')}"), parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"), [(row[0], row[1:]) for row in RECIPE_FILES], ids=lambda value: str(value)[:40]
+)
+def test_files_of_recipes(refused, workspace, text, parts):
+    (workspace[0] / "given.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert_says(refused("train given.yaml", f"recipe {text[:40]!r}"), parts)
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "content", "parts"),
+    [(*row[:3], row[3:]) for row in DAMAGED],
+    ids=lambda value: str(value)[:40],
+)
+def test_damaged_folders(refused, workspace, command, file, content, parts):
+    """`content` is text, a list of fields to change in a JSON file, or None for no file."""
+    damaged = workspace[0] / "damaged"
+    shutil.copytree(workspace[0] / "model", damaged)
+    try:
+        path = damaged / file
+        if content is None:
+            path.unlink()
+        elif isinstance(content, dict):
+            values = json.loads(path.read_text()) if path.exists() else {}
+            path.write_text(json.dumps({**values, **content}))
+        else:
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        assert_says(refused(command, f"{command} with {file}={str(content)[:30]}"), parts)
+    finally:
+        shutil.rmtree(damaged)
