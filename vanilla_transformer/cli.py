@@ -179,10 +179,11 @@ def generate(
         bool, typer.Option("--sample", help="Draw tokens at random, as language models are read.")
     ] = False,
     temperature: Annotated[float | None, typer.Option(help="Of --sample; default 1.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of --sample.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**32 - 1, help="Of --sample.")] = None,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Source tokens of a batch; more on a GPU.")] = 1024,
     read_ahead: Annotated[
-        int | None, typer.Option(min=1, help="Lines read before the first answer; 1 in a terminal, else 1024.")
+        int | None,
+        typer.Option(min=1, max=10**9, help="Lines read before the first answer; 1 in a terminal, else 1024."),
     ] = None,
 ) -> None:
     """Write one line of output for each line of input, in the same order; of a language model how it goes on."""
@@ -190,9 +191,8 @@ def generate(
         check_output_file(output)
     source = _open_input(input)
     _quiet_libraries()
-    from vanilla_transformer.generation.translate import Translator
+    from vanilla_transformer.generation.translate import Translator, check_generation_options
 
-    translator = Translator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
     options: dict[str, Any] = {
         "num_beams": num_beams,
         "length_penalty": length_penalty,
@@ -200,8 +200,10 @@ def generate(
         "do_sample": sample or None,
         "temperature": temperature,
     }
+    check_generation_options(options)
     if not sample and (temperature is not None or seed is not None):
         raise ValueError("--temperature and --seed mean something only with --sample.")
+    translator = Translator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
     if seed is not None:
         from transformers import set_seed
 
@@ -211,6 +213,7 @@ def generate(
         n_best=n_best,
         scores=scores or n_best > 1,
         max_batch_tokens=batch_tokens,
+        report=_say,
         read_ahead=read_ahead or (1 if source.isatty() else 1024),
         **{name: value for name, value in options.items() if value is not None},
     )
@@ -320,13 +323,16 @@ def evaluate(
                 raise ValueError(f"{name} has an effect only with --model; leave it out.")
         _print_scores(score_files(hypotheses or [], target, source, options, _say), target, sys.stdout)
         return
+    generate_options: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
+    from vanilla_transformer.generation.translate import Translator, check_generation_options
+    from vanilla_transformer.loading import check_device
+
+    check_device(device)
+    check_generation_options(generate_options)
     sources, references, options = read_parallel(source, target, options, _say)
     _quiet_libraries()
-    from vanilla_transformer.generation.translate import Translator
-
-    generate_options: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
     translator = Translator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
-    outputs = [_one_line(best[0].text) for best in translator.translate(sources, **generate_options)]
+    outputs = [_one_line(best[0].text) for best in translator.translate(sources, report=_say, **generate_options)]
     if output is not None:
         with atomic_file(output) as sink:
             sink.writelines(f"{text}\n" for text in outputs)

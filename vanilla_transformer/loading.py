@@ -9,7 +9,6 @@ Every command, pipeline and script reads them here, so that the same rules hold 
   that names the file and the remedy.
 """
 
-import dataclasses
 import json
 import math
 import os
@@ -37,7 +36,6 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    TrainerState,
 )
 from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 from transformers.utils.hub import cached_file, resolve_revision
@@ -61,9 +59,9 @@ __all__ = [
     "load_config",
     "load_model",
     "load_tokenizer",
-    "load_trainer_state",
     "locate",
     "open_weights",
+    "pickle_sentence",
     "read_json_object",
     "shard_names",
     "weight_files",
@@ -320,7 +318,7 @@ def friendly_loading_errors(source: Source | str, what: str = "model") -> Iterat
     except (SafetensorError, EOFError) as error:
         raise LoadingError(f"the weights in {source} are damaged ({first_line(error)}); copy them again.") from error
     except pickle.UnpicklingError as error:
-        raise LoadingError(_pickle_sentence(source, error)) from error
+        raise LoadingError(pickle_sentence(source, error)) from error
     except OSError as error:
         raise _missing(source, error) from error
     except StrictDataclassError as error:
@@ -339,7 +337,8 @@ def friendly_loading_errors(source: Source | str, what: str = "model") -> Iterat
         raise LoadingError(f"the {files} of {source} {are} damaged ({reason}); copy the folder again.") from error
 
 
-def _pickle_sentence(source: Source | str, error: BaseException) -> str:
+def pickle_sentence(source: Source | str | os.PathLike | None, error: BaseException) -> str:
+    """Return why a pickled file is not read, in place of torch's advice to run what is in it."""
     named = sorted({one or other for one, other in re.findall(r"GLOBAL (\S+)|class(?:es)? (\S+)", str(error))})
     objects = ", ".join(named) or "something else"
     return (
@@ -405,7 +404,8 @@ def check_config(values: Mapping[str, Any], source: Source, *, trust_remote_code
     Raises:
         LoadingError: naming the field.
     """
-    model_type, code = values.get("model_type"), values.get("auto_map", {})
+    model_type, code = values.get("model_type"), values.get("auto_map")
+    code = {} if code is None else code
     if not isinstance(code, dict):
         raise LoadingError(f"the config.json of {source} is damaged: auto_map={code!r:.60} is not an object.")
     known = isinstance(model_type, str) and model_type in CONFIG_MAPPING
@@ -666,7 +666,7 @@ def load_tokenizer(
 
 def _own_code(settings: Mapping[str, Any], place: str) -> str:
     """Return the code that a tokenizer_config.json names, or an empty text."""
-    code = settings.get("auto_map", {})
+    code = settings.get("auto_map")
     if isinstance(code, dict):
         code = code.get("AutoTokenizer")
     if code is not None and not isinstance(code, str | list | tuple):
@@ -693,37 +693,7 @@ def _is_known(settings: Mapping[str, Any], config: PreTrainedConfig) -> bool:
     return isinstance(name, str) and tokenizer_class_from_name(name) is not None
 
 
-# Run state and devices -----------------------------------------------------------------------------------------------
-
-
-def load_trainer_state(folder: str | os.PathLike) -> TrainerState:
-    """Load the state of training in a checkpoint.
-
-    Raises:
-        LoadingError: for a trainer_state.json that is damaged, naming the field.
-        FileNotFoundError: where there is none.
-    """
-    path = Path(folder) / "trainer_state.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"{folder} holds no trainer_state.json; give a checkpoint folder.")
-    values = read_json_object(path)
-    remedy = "delete the checkpoint and resume from the one before it"
-    fields = {field.name: field for field in dataclasses.fields(TrainerState)}
-    for name, value in values.items():
-        if name not in fields:
-            raise LoadingError(f"{path} is damaged: transformers knows no field {name!r:.60} of it; {remedy}.")
-        default = fields[name].default
-        if isinstance(default, bool) or default is None:
-            continue
-        if isinstance(default, int) and (isinstance(value, bool) or not isinstance(value, int | None)):
-            raise LoadingError(f"{path} is damaged: {name}={value!r:.60} is not a whole number; {remedy}.")
-    history = values.get("log_history", [])
-    if not isinstance(history, list) or not all(
-        isinstance(entry, dict) and isinstance(entry.get("step", 0), int) for entry in history
-    ):
-        raise LoadingError(f"{path} is damaged: log_history is not a list of what was logged; {remedy}.")
-    with friendly_loading_errors(str(path), "trainer_state.json"):
-        return TrainerState(**values)
+# Devices -------------------------------------------------------------------------------------------------------------
 
 
 def check_device(device: str | None) -> None:

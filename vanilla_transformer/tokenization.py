@@ -101,8 +101,9 @@ def train_tokenizer(
         show_progress: draw the progress bars of `tokenizers`.
 
     Returns:
-        A tokenizer whose calls give `input_ids` and `attention_mask`. A special token spelled out in a text is read as
-        plain text, so that no input can end itself early, except with `mask_token=True`, where texts hold `<mask>`.
+        A tokenizer whose calls give `input_ids` and `attention_mask`. As everywhere, a special token spelled out in a text is
+        read as that token, which chat templates and TRL rely on. For texts of others, which could end themselves early that
+        way, give `split_special_tokens=True` in the call, as all calls of this package do.
 
     Raises:
         ValueError: there is no text, or the texts cannot fill `vocab_size` entries, or the bytes do not fit into it.
@@ -321,7 +322,6 @@ def _wrap(
         # the ids the tokens have at that time. A loaded tokenizer takes the one saved in tokenizer.json.
         add_bos_token=add_bos,
         add_eos_token=add_eos,
-        split_special_tokens=not mask_token,
         clean_up_tokenization_spaces=False,
         padding_side="right",
         truncation_side="right",

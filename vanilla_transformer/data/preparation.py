@@ -122,7 +122,12 @@ def tokenize_pairs(
     def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         # Without `verbose=False` a single text longer than the tokenizer's own limit gives a warning that it will
         # fail, which it will not, being dropped.
-        options: dict[str, Any] = {"return_attention_mask": False, "verbose": False}
+        # A special token spelled out in a text is text, so that no text can end itself early.
+        options: dict[str, Any] = {
+            "return_attention_mask": False,
+            "verbose": False,
+            "split_special_tokens": True,
+        }
         sources = tokenizer(batch["source"], **options)["input_ids"]
         targets = (target_tokenizer or tokenizer)(text_target=batch["target"], **options)["input_ids"]
         encoded: dict[str, list[Any]] = {

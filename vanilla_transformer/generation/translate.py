@@ -1,7 +1,7 @@
 """From lines of text to lines of text: batches by length, order kept, as much as there is."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
+from vanilla_transformer.generation.sentences import texts_within
 from vanilla_transformer.loading import (
     TARGET_TOKENIZER,
     check_device,
@@ -23,10 +25,18 @@ from vanilla_transformer.loading import (
 __all__ = [
     "Hypothesis",
     "Translator",
+    "check_generation_options",
     "check_vocabularies",
+    "input_limit",
     "longest_source",
     "sequence_scores",
 ]
+
+
+logger = logging.get_logger(__name__)
+
+NAMED = 10
+"""How many lines a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +122,13 @@ class Translator:
         scores: bool = False,
         max_batch_tokens: int = 1024,
         read_ahead: int = 1024,
+        report: Callable[[str], Any] = logger.warning,
         **generate_options: Any,
     ) -> Iterator[list[Hypothesis]]:
         """Yield the best outputs of every text, in the order of the texts.
+
+        A text for an encoder-decoder that is longer than the model was trained with ([`input_limit`]) is split at
+        sentences, as few parts as fit, and their outputs are joined again.
 
         Args:
             texts: read as they are needed, `read_ahead` at a time. An empty text gives empty output.
@@ -123,6 +137,7 @@ class Translator:
             max_batch_tokens: texts of like length go together, as many as fit padded; the default is fastest on one core
                 of a CPU, where larger batches wait for their longest outputs and leave the processor's cache.
             read_ahead: texts among which batches are formed; 1 answers each text at once.
+            report: gets a line that names the texts that are longer than the model was trained with.
             generate_options: of `generate()`, such as `num_beams`.
 
         Raises:
@@ -131,30 +146,76 @@ class Translator:
         """
         if read_ahead < 1:
             raise ValueError(f"read_ahead={read_ahead} must be at least 1.")
+        check_generation_options(generate_options)
+        if n_best < 1 or max_batch_tokens < 1:
+            raise ValueError(f"n_best={n_best} and max_batch_tokens={max_batch_tokens} must be at least 1.")
         beams = generate_options.get("num_beams") or self.model.generation_config.num_beams or 1
         if n_best > beams and not generate_options.get("do_sample"):
             raise ValueError(f"{n_best} outputs of each text need at least as many beams, not {beams}.")
         texts = iter(texts)
-        longest = longest_source(self.model.config)
         read = 0
         while pool := list(islice(texts, read_ahead)):
-            encoded = [self._encoded(text) if text.strip() else [] for text in pool]
-            for number, ids in enumerate(encoded, start=read + 1):
-                if len(ids) > longest:
-                    raise ValueError(
-                        f"line {number} of the input has {len(ids)} tokens, more than the {longest} "
-                        "positions of the model; cut it into shorter ones."
-                    )
+            parts = self._parts_of(pool, read, may_split=n_best == 1, report=report)
             read += len(pool)
-            results: list[list[Hypothesis]] = [[Hypothesis("", None)] * n_best for _ in pool]
-            for batch in _batches_by_length(encoded, max_batch_tokens):
-                outputs = self._generate([encoded[i] for i in batch], n_best, scores, generate_options)
-                for index, hypotheses in zip(batch, outputs, strict=True):
-                    results[index] = hypotheses
-            yield from results
+            rows = [ids for of_text in parts for _, ids in of_text]
+            outputs: list[list[Hypothesis]] = [[] for _ in rows]
+            for batch in _batches_by_length(rows, max_batch_tokens):
+                found = self._generate([rows[i] for i in batch], n_best, scores, generate_options)
+                for index, hypotheses in zip(batch, found, strict=True):
+                    outputs[index] = hypotheses
+            of_parts = iter(outputs)
+            for of_text in parts:
+                found = [next(of_parts) for _ in of_text]
+                yield _joined([gap for gap, _ in of_text], found) if found else [Hypothesis("", None)] * n_best
+
+    def _parts_of(
+        self, pool: Sequence[str], read: int, *, may_split: bool, report: Callable[[str], Any]
+    ) -> list[list[tuple[str, list[int]]]]:
+        """Return the parts that each text is read in, as the white space before the part and its ids.
+
+        Args:
+            read: number of texts before these, so that a sentence can name lines.
+            may_split: False where the outputs of parts could not be joined again.
+
+        Raises:
+            ValueError: for a text, or a sentence of one that is split, that is longer than the model's positions.
+        """
+        limit = input_limit(self.model.config, self.tokenizer)
+        longest = longest_source(self.model.config)
+        may_split = may_split and bool(self.model.config.is_encoder_decoder)
+        split, beyond = [], []
+        found: list[list[tuple[str, list[int]]]] = []
+        for number, text in enumerate(pool, start=read + 1):
+            parts = [("", ids)] if text.strip() and (ids := self._encoded(text)) else []
+            if parts and len(ids) > limit and may_split:
+                texts = texts_within(text, lambda part: len(self._encoded(part)) <= limit, strict=False)
+                parts = [(gap, self._encoded(part)) for gap, part in texts]
+                split += [number] if len(parts) > 1 else []
+            length = max((len(ids) for _, ids in parts), default=0)
+            if length > longest:
+                what = "a sentence of" if len(parts) > 1 else "is a text of"
+                raise ValueError(
+                    f"line {number} of the input {'has ' if len(parts) > 1 else ''}{what} {length} tokens, more than the "
+                    f"{longest} positions of the model; cut it into shorter ones."
+                )
+            beyond += [number] if length > limit else []
+            found.append(parts)
+        if split:
+            report(
+                f"{_lines(split)} longer than the {limit} tokens that the model was trained with: split at sentences, and "
+                "the outputs joined."
+            )
+        if beyond:
+            remedy = "" if self.model.config.is_encoder_decoder else "; shorten what is gone on with"
+            report(
+                f"warning: {_lines(beyond)} read as a whole with more than the {limit} tokens that the model was trained "
+                f"with, so the output may leave much out{remedy}."
+            )
+        return found
 
     def _encoded(self, text: str) -> list[int]:
-        ids = self.tokenizer(text, verbose=False)["input_ids"]
+        # a special token spelled out in a text is text, so that no text can end itself early
+        ids = self.tokenizer(text, verbose=False, split_special_tokens=True)["input_ids"]
         ends = not self.model.config.is_encoder_decoder and ids[-1:] == [self.tokenizer.eos_token_id]
         return ids[:-1] if ends else ids  # what has ended cannot be gone on with
 
@@ -164,10 +225,15 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         # a text that is gone on with must end at the end of its row
         side = "right" if self.model.config.is_encoder_decoder else "left"
-        inputs = self.tokenizer.pad({"input_ids": rows}, padding_side=side, return_tensors="pt").to(self.model.device)
+        filler = self._filler()
+        input_ids, attention_mask = (
+            torch.tensor(values, device=self.model.device) for values in _padded(rows, filler, side)
+        )
+        if self.model.generation_config.pad_token_id is None:
+            options = {"pad_token_id": filler, **options}
         output = self.model.generate(
-            input_ids=inputs["input_ids"],
-            attention_mask=inputs["attention_mask"],
+            input_ids=input_ids,
+            attention_mask=attention_mask,
             num_return_sequences=n_best,
             return_dict_in_generate=True,
             output_scores=scores,
@@ -175,13 +241,49 @@ class Translator:
         )
         written = output.sequences
         if not self.model.config.is_encoder_decoder:
-            written = written[:, inputs["input_ids"].shape[1] :]
+            written = written[:, input_ids.shape[1] :]
         texts = self.target_tokenizer.batch_decode(written, skip_special_tokens=True)
         values: Sequence[float | None] = [None] * len(texts)
         if scores:
-            values = sequence_scores(self.model, output).tolist()
+            values = sequence_scores(self.model, output, filler).tolist()
         hypotheses = [Hypothesis(text, score) for text, score in zip(texts, values, strict=True)]
         return [hypotheses[i : i + n_best] for i in range(0, len(hypotheses), n_best)]
+
+    def _filler(self) -> int:
+        """Return the token that fills rows; any does under a mask, where neither tokenizer nor model has one for it."""
+        ends = self.model.generation_config.eos_token_id
+        candidates = (
+            self.tokenizer.pad_token_id,
+            self.model.generation_config.pad_token_id,
+            self.tokenizer.eos_token_id,
+            ends[0] if isinstance(ends, list) and ends else ends,
+        )
+        return next((token for token in candidates if token is not None), 0)
+
+
+LIMITS: dict[str, tuple[float, float]] = {
+    "num_beams": (1, 10_000),
+    "num_return_sequences": (1, 10_000),
+    "max_new_tokens": (1, 1_000_000),
+    "length_penalty": (-10, 10),
+    "temperature": (1e-6, 1e6),
+}
+"""Least and largest values of settings of generation; a power of the length beyond these is not a finite number."""
+
+
+def check_generation_options(options: Mapping[str, Any]) -> None:
+    """Refuse settings of generation that no output could follow, before anything is loaded or read.
+
+    Raises:
+        ValueError: naming the setting and its bounds.
+    """
+    for name, (least, largest) in LIMITS.items():
+        value = options.get(name)
+        if value is None:
+            continue
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not least <= value <= largest:
+            raise ValueError(f"{name}={value!r:.60} must be a number from {least:g} to {largest:,g}.")
 
 
 def check_vocabularies(
@@ -198,6 +300,16 @@ def check_vocabularies(
             )
 
 
+def input_limit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> float:
+    """Return the number of tokens of a text that a model is meant to read, special tokens included.
+
+    That is the least of its positions, its tokenizer's `model_max_length`, which a run sets to what it trained with, and for
+    a model of this package its `max_position_embeddings`, also where positions have no table.
+    """
+    meant_for = config.max_position_embeddings if config.model_type == "vanilla_transformer" else math.inf
+    return min(tokenizer.model_max_length, longest_source(config), meant_for)
+
+
 def longest_source(config: PreTrainedConfig) -> float:
     """Tokens that a model can read at once: as many as it has a table of positions for, otherwise any number.
 
@@ -207,18 +319,56 @@ def longest_source(config: PreTrainedConfig) -> float:
     return (getattr(config, "max_position_embeddings", None) or math.inf) if kind == "learned" else math.inf
 
 
-def sequence_scores(model: PreTrainedModel, output: Any) -> torch.Tensor:
-    """(B,), as beam search gives them; without beams the sum over the tokens before the padding.
+def sequence_scores(model: PreTrainedModel, output: Any, pad_token_id: int | None = None) -> torch.Tensor:
+    """Return the scores (B,) of beam search, or without beams the sum over the tokens before the padding.
 
-    `output` is that of `generate()` with `return_dict_in_generate` and `output_scores`.
+    Args:
+        output: of `generate()` with `return_dict_in_generate` and `output_scores`.
+        pad_token_id: what fills the output, where the model has no token for it.
     """
     if getattr(output, "sequences_scores", None) is not None:
         return output.sequences_scores
     of_tokens = model.compute_transition_scores(output.sequences, output.scores, normalize_logits=True)
     tokens = output.sequences[:, -of_tokens.shape[1] :]
-    is_pad = tokens == model.generation_config.pad_token_id
+    pad = model.generation_config.pad_token_id
+    is_pad = tokens == (pad_token_id if pad is None else pad)
     after_text = is_pad.flip(1).long().cumprod(1).flip(1).bool()
     return of_tokens.masked_fill(after_text, 0.0).sum(1)
+
+
+def _joined(gaps: Sequence[str], parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
+    """Return the output of a text from those of its parts, joined by the white space of the source, or by a space.
+
+    The score of several is their sum; where there are several outputs, there is one part.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    text = ""
+    for gap, (best,) in zip(gaps, parts, strict=True):
+        text += best.text if not text else (gap or " ") + best.text
+    scores = [best.score for (best,) in parts]
+    return [Hypothesis(text, None if None in scores else sum(scores))]  # type: ignore[arg-type]
+
+
+def _lines(numbers: Sequence[int]) -> str:
+    named = ", ".join(map(str, numbers[:NAMED]))
+    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
+    return f"line {named} is" if len(numbers) == 1 else f"lines {named}{more} are"
+
+
+def _padded(rows: Sequence[Sequence[int]], filler: int, side: str) -> tuple[list[list[int]], list[list[int]]]:
+    """Return rows of one length and their mask."""
+    width = max(map(len, rows))
+    fill = [width - len(row) for row in rows]
+    if side == "left":
+        return (
+            [[filler] * n + list(row) for n, row in zip(fill, rows, strict=True)],
+            [[0] * n + [1] * len(row) for n, row in zip(fill, rows, strict=True)],
+        )
+    return (
+        [list(row) + [filler] * n for n, row in zip(fill, rows, strict=True)],
+        [[1] * len(row) + [0] * n for n, row in zip(fill, rows, strict=True)],
+    )
 
 
 def _batches_by_length(rows: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:

@@ -79,7 +79,7 @@ def attention_maps(
             "load the model with AutoModelForSeq2SeqLM."
         )
     target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
-    source_ids = tokenizer(source, return_tensors="pt")["input_ids"].to(model.device)
+    source_ids = tokenizer(source, return_tensors="pt", split_special_tokens=True)["input_ids"].to(model.device)
     if source_ids.numel() == 0 or not source.strip():
         raise ValueError(f"The source {source!r} has no token to attend to: give a text that is not empty.")
 
@@ -91,7 +91,9 @@ def attention_maps(
         if target is None:
             sequence = model.generate(source_ids, attention_mask=torch.ones_like(source_ids), **generate_options)[:1]
         else:
-            labels = target_tokenizer(text_target=target, return_tensors="pt")["input_ids"].to(model.device)
+            labels = target_tokenizer(text_target=target, return_tensors="pt", split_special_tokens=True)[
+                "input_ids"
+            ].to(model.device)
             start = torch.full_like(source_ids[:, :1], _start_token(model))
             sequence = torch.cat([start, labels.to(source_ids.dtype)], dim=1)
         if sequence.shape[1] < 2:

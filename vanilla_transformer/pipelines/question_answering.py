@@ -107,7 +107,9 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     ) -> Iterator[dict[str, Any]]:
         """Yield the windows: the model's inputs (1, T), which tokens are context and which stands for no answer (1, T)."""
         question, context = _checked(example)
-        length = len(self.tokenizer(question, add_special_tokens=False, verbose=False)["input_ids"])
+        length = len(
+            self.tokenizer(question, add_special_tokens=False, verbose=False, split_special_tokens=True)["input_ids"]
+        )
         if length > max_question_len:
             raise ValueError(
                 f"the question {question[:40]!r} has {length} tokens, more than max_question_len={max_question_len}; "
@@ -131,6 +133,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             return_offsets_mapping=True,
             return_special_tokens_mask=True,
             verbose=False,
+            split_special_tokens=True,
         )
         names = [name for name in self.tokenizer.model_input_names if name in encoded]
         windows = len(encoded["input_ids"])

@@ -1,6 +1,5 @@
 """Translation and summarization with encoder-decoders."""
 
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -10,9 +9,9 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline
 
-from ..generation.translate import check_vocabularies, longest_source, sequence_scores
+from ..generation.sentences import texts_within
+from ..generation.translate import check_vocabularies, input_limit, longest_source, sequence_scores
 from ..loading import TARGET_TOKENIZER, load_tokenizer, locate
-from .sentences import texts_within
 
 __all__ = ["SummarizationPipeline", "TextToTextPipeline", "TranslationPipeline"]
 
@@ -148,13 +147,12 @@ class TextToTextPipeline(ChunkPipeline):
             self.tokenizer.src_lang = source
 
         def ids(part: str) -> list[int]:
-            return self.tokenizer(prefix + part, verbose=False)["input_ids"]
+            # a special token spelled out in a text is text
+            return self.tokenizer(prefix + part, verbose=False, split_special_tokens=True)["input_ids"]
 
-        config = self.model.config
-        wanted = max_source_tokens or math.inf
-        if max_source_tokens is None and config.model_type == "vanilla_transformer":
-            wanted = config.max_position_embeddings  # what it is meant for, also where positions have no table
-        limit = min(self.tokenizer.model_max_length, longest_source(config), wanted)
+        limit = input_limit(self.model.config, self.tokenizer)
+        if max_source_tokens is not None:
+            limit = min(max_source_tokens, longest_source(self.model.config))
         parts = [("", text)]
         if (length := len(ids(text))) > limit and long_inputs != "truncate":
             too_long = (
@@ -171,7 +169,9 @@ class TextToTextPipeline(ChunkPipeline):
                 ) from None
         for number, (gap, part) in enumerate(parts):
             options = {"truncation": True, "max_length": int(limit)} if length > limit and len(parts) == 1 else {}
-            rows = self.tokenizer(prefix + part, return_tensors="pt", verbose=False, **options)
+            rows = self.tokenizer(
+                prefix + part, return_tensors="pt", verbose=False, split_special_tokens=True, **options
+            )
             yield {
                 "input_ids": rows["input_ids"].long(),
                 "attention_mask": rows["attention_mask"].long(),

@@ -59,7 +59,7 @@ def find_checkpoints(run: str | Path) -> list[Path]:
 def _is_whole(checkpoint: Path) -> bool:
     try:
         json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return True
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import pickle
 import platform
 import shlex
 import shutil
@@ -32,6 +33,7 @@ from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.hub import PushError, ensure_repository, push_folder
+from vanilla_transformer.loading import LoadingError, pickle_sentence
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.averaging import average_weights
@@ -458,6 +460,8 @@ def _new_trainer(
 def _train(trainer: Trainer, checkpoint: Path | None, folder: Path) -> None:
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except pickle.UnpicklingError as error:
+        raise LoadingError(pickle_sentence(checkpoint, error)) from error
     except SafetensorError as error:
         raise ValueError(f"{checkpoint} is damaged ({error}); delete it and go on from the one before it.") from error
     except KeyboardInterrupt as error:

@@ -146,11 +146,13 @@ class SequenceClassification(Classification):
         limit = self.recipe.data.max_length
         rows, cut = [], 0
         for batch in part.dataset.iter(batch_size=1000):
-            encoded = self.tokenizer(batch["text"], verbose=False)["input_ids"]
+            encoded = self.tokenizer(batch["text"], verbose=False, split_special_tokens=True)["input_ids"]
             for text, ids, label in zip(batch["text"], encoded, batch["label"], strict=True):
                 if len(ids) > limit:
                     cut += 1
-                    ids = self.tokenizer(text, truncation=True, max_length=limit)["input_ids"]
+                    ids = self.tokenizer(text, truncation=True, max_length=limit, split_special_tokens=True)[
+                        "input_ids"
+                    ]
                 rows.append({"input_ids": ids, "labels": self.number_of.get(label, IGNORED)})
         if cut:
             part.report.notes.append(f"{cut:,} texts cut to their first {limit} tokens (data.max_length)")
@@ -235,7 +237,7 @@ class TokenClassification(Classification):
         rows, names, row_ids = [], [], []
         for batch in part.dataset.iter(batch_size=1000):
             texts = [" ".join(tokens) for tokens in batch["tokens"]]
-            encoded = self.tokenizer(texts, return_offsets_mapping=True, verbose=False)
+            encoded = self.tokenizer(texts, return_offsets_mapping=True, verbose=False, split_special_tokens=True)
             for number, tags in enumerate(batch["tags"]):
                 ids, offsets = encoded["input_ids"][number], encoded["offset_mapping"][number]
                 if len(ids) > limit:

@@ -179,7 +179,9 @@ class LanguageModeling(TextTask):
         end = self.tokenizer.eos_token_id
         texts, ids_of_texts = [], []
         for batch in part.dataset.iter(batch_size=1000):
-            encoded = self.tokenizer(batch["text"], return_attention_mask=False, verbose=False)["input_ids"]
+            encoded = self.tokenizer(
+                batch["text"], return_attention_mask=False, verbose=False, split_special_tokens=True
+            )["input_ids"]
             for row_id, ids in zip(batch["id"], encoded, strict=True):
                 if end is not None and (not ids or ids[-1] != end):
                     ids.append(end)

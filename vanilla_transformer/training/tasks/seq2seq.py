@@ -115,6 +115,11 @@ class Seq2Seq(Task):
         else:
             self.tokenizer, self.target_tokenizer = trained("source"), trained("target")
 
+    def record_lengths(self) -> None:
+        # the target's first, as it may be the same tokenizer, and sources are what is read
+        self.target_tokenizer.model_max_length = self.recipe.data.max_target_length
+        self.tokenizer.model_max_length = self.recipe.data.max_source_length
+
     def save(self, folder: Path) -> None:
         super().save(folder)
         if self.separate:

@@ -170,6 +170,7 @@ class Task(ABC):
         train = parts["data.train"].report
         count_repeats(train, [part.report for part in parts.values() if part.report is not train])
         self.prepare(parts, ready)
+        self.record_lengths()
         for part in parts.values():
             try:
                 part.rows = self.encode(part)
@@ -179,6 +180,10 @@ class Task(ABC):
                 raise ValueError(f"{part.name}: {error}") from error
             say(str(part.report))
         return parts
+
+    def record_lengths(self) -> None:
+        """Have the tokenizer say, to whoever loads it, how long the texts of training were."""
+        self.tokenizer.model_max_length = self.longest_text
 
     def save(self, folder: Path) -> None:
         """Write the tokenizer into a run's folder."""

@@ -32,8 +32,11 @@ def split_sentences(text: str) -> list[tuple[str, str]]:
     return sentences
 
 
-def texts_within(text: str, fits: Callable[[str], bool]) -> list[tuple[str, str]]:
-    """As few texts as whole sentences give, each of which `fits`, after the white space before it.
+def texts_within(text: str, fits: Callable[[str], bool], *, strict: bool = True) -> list[tuple[str, str]]:
+    """Return as few texts as whole sentences give, each of which `fits`, after the white space before it.
+
+    Args:
+        strict: False lets a sentence that does not fit stand by itself.
 
     Raises:
         ValueError: with the sentence, where one alone does not fit.
@@ -42,7 +45,7 @@ def texts_within(text: str, fits: Callable[[str], bool]) -> list[tuple[str, str]
     for gap, sentence in split_sentences(text):
         if texts and fits(longer := texts[-1][1] + gap + sentence):
             texts[-1] = (texts[-1][0], longer)
-        elif fits(sentence):
+        elif not strict or fits(sentence):
             texts.append((gap, sentence))
         else:
             raise ValueError(sentence)
