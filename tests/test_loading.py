@@ -232,7 +232,18 @@ def test_no_code_of_a_stranger_runs_and_nobody_is_asked(kind, strangers, tmp_pat
             sentence = lines[0] if lines else ""
         assert not witness.exists() and not asked, name
         if kind in reads:
-            assert "--trust-remote-code" in sentence and "trust_remote_code=True" in sentence, (name, sentence)
+            assert re.search("code of (its own|the Hub) .*not run unasked", sentence), (name, sentence)
+            remedies = {
+                "explain": "reads models of this package",
+                "convert to transformers": "this package|--trust-remote-code",
+                "convert_folder": "this package|--trust-remote-code",
+                "train start_from": "models of this package only|a tokenizer that transformers has a class for",
+                "train tokenizer.path": "give a tokenizer that transformers has a class for",
+            }
+            assert re.search(remedies.get(name, "--trust-remote-code .trust_remote_code=True in"), sentence), (
+                name,
+                sentence,
+            )
             assert "\n" not in sentence and str(folders[kind]) in sentence, (name, sentence)
         shutil.rmtree(tmp_path / "new", ignore_errors=True)
 

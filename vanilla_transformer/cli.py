@@ -616,7 +616,7 @@ def _named_config(model: str) -> "VanillaTransformerConfig":
         ValueError: for a mistaken name, with the nearest preset.
     """
     from vanilla_transformer import VanillaTransformerConfig
-    from vanilla_transformer.loading import load_config, locate
+    from vanilla_transformer.loading import RemoteCodeError, load_config, locate
     from vanilla_transformer.utils.names import did_you_mean
 
     presets = VanillaTransformerConfig.presets()
@@ -625,7 +625,10 @@ def _named_config(model: str) -> "VanillaTransformerConfig":
     if not os.path.exists(os.path.expanduser(model)) and "/" not in model:
         near = did_you_mean(model, presets, otherwise="--list shows the presets.")
         raise ValueError(f"{model!r} is neither a preset nor a folder; {near}")
-    config = load_config(locate(model))
+    try:
+        config = load_config(locate(model))
+    except RemoteCodeError as error:
+        raise ValueError(f"{error.what}; explain reads models of this package, which need none.") from error
     if not isinstance(config, VanillaTransformerConfig):
         raise ValueError(
             f"{model} is a model of type {config.model_type}, not of this package; name one that is, or a preset of --list."

@@ -46,6 +46,7 @@ from vanilla_transformer.utils.quiet import quiet
 __all__ = [
     "TARGET_TOKENIZER",
     "LoadingError",
+    "RemoteCodeError",
     "Source",
     "check_config",
     "check_device",
@@ -94,11 +95,24 @@ MOST_LAYERS = 10_000
 
 LAYER_COUNTS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "n_layer")
 
-TRUST = "read it, and where you trust whoever made it, give --trust-remote-code (trust_remote_code=True in Python)"
-
 
 class LoadingError(ValueError):
     """A folder or Hub id that cannot be loaded as it stands; one sentence that names the file and the remedy."""
+
+
+class RemoteCodeError(LoadingError):
+    """A folder or Hub id that names code of its own, which is not run unasked.
+
+    Attributes:
+        what: the sentence without its remedy, for callers that have no `trust_remote_code`.
+    """
+
+    def __init__(self, what: str):
+        remedy = (
+            "read it, and where you trust whoever made it, give --trust-remote-code (trust_remote_code=True in Python)"
+        )
+        super().__init__(f"{what}; {remedy}.")
+        self.what = what
 
 
 @dataclass(frozen=True)
@@ -326,7 +340,9 @@ def friendly_loading_errors(source: Source | str, what: str = "model") -> Iterat
         raise LoadingError(f"the config.json of {source} is damaged ({reason}); copy it again.") from error
     except Exception as error:  # libraries have an error of another kind for each place in a file
         if "trust_remote_code" in str(error):
-            raise LoadingError(f"{source} can be loaded only with code of its own; {TRUST}.") from error
+            raise RemoteCodeError(
+                f"{source} can be loaded only with code of its own, which is not run unasked"
+            ) from error
         if isinstance(error, ValueError) and what == "config.json":
             raise LoadingError(f"the config.json of {source} cannot be used: {first_line(error)}.") from error
         reason = first_line(error)
@@ -410,8 +426,8 @@ def check_config(values: Mapping[str, Any], source: Source, *, trust_remote_code
         raise LoadingError(f"the config.json of {source} is damaged: auto_map={code!r:.60} is not an object.")
     known = isinstance(model_type, str) and model_type in CONFIG_MAPPING
     if "AutoConfig" in code and not known and not trust_remote_code:
-        raise LoadingError(
-            f"the config.json of {source} names code of its own ({str(code['AutoConfig']):.100}), which is not run unasked; {TRUST}."
+        raise RemoteCodeError(
+            f"the config.json of {source} names code of its own ({str(code['AutoConfig']):.100}), which is not run unasked"
         )
     if not known and "AutoConfig" not in code:
         kind = "names no model_type" if model_type is None else f"has the model_type {model_type!r:.60}"
@@ -422,8 +438,8 @@ def check_config(values: Mapping[str, Any], source: Source, *, trust_remote_code
     # names of files and of code from elsewhere
     backend = values.get("attn_implementation", values.get("_attn_implementation"))
     if isinstance(backend, str) and "/" in backend and not trust_remote_code:
-        raise LoadingError(
-            f"the config.json of {source} names attention code of the Hub ({backend:.60}), which is not run unasked; {TRUST}."
+        raise RemoteCodeError(
+            f"the config.json of {source} names attention code of the Hub ({backend:.60}), which is not run unasked"
         )
     others = values.get("configuration_files", [])
     if not isinstance(others, list) or not all(isinstance(x, str) and Path(x).name == x for x in others):
@@ -642,8 +658,8 @@ def load_tokenizer(
             raise LoadingError(f"tokenizer.json of {place} is damaged, as it has no model; copy it again.")
     config = _config_of_tokenizer(source, subfolder)
     if own_code and not trust_remote_code and not _is_known(settings, config):
-        raise LoadingError(
-            f"the tokenizer_config.json of {place} names code of its own ({own_code:.100}), which is not run unasked; {TRUST}."
+        raise RemoteCodeError(
+            f"the tokenizer_config.json of {place} names code of its own ({own_code:.100}), which is not run unasked"
         )
     options: dict[str, Any] = {} if trust_remote_code else {"config": config}
     try:

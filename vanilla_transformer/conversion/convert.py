@@ -14,7 +14,15 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 import vanilla_transformer as vt
-from vanilla_transformer.loading import LoadingError, Source, format_shape, load_config, load_model, locate
+from vanilla_transformer.loading import (
+    LoadingError,
+    RemoteCodeError,
+    Source,
+    format_shape,
+    load_config,
+    load_model,
+    locate,
+)
 from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerLMHeadModel,
     VanillaTransformerPreTrainedModel,
@@ -226,8 +234,12 @@ def load_ours(source: Source) -> VanillaTransformerPreTrainedModel:
     Raises:
         ConversionError: where it does not, and for a model of another kind.
     """
-    with _errors_of_loading():
+    try:
         config = load_config(source)
+    except RemoteCodeError as error:
+        raise ConversionError(f"{error.what}; give a model of this package, which needs none.") from error
+    except LoadingError as error:
+        raise ConversionError(str(error)) from error
     if not isinstance(config, vt.VanillaTransformerConfig):
         raise ConversionError(
             f"{source} is a model of the family {config.model_type!r} already; leave --to-transformers out to convert it to ours."

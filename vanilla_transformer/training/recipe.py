@@ -31,7 +31,7 @@ from vanilla_transformer.configuration_vanilla_transformer import VanillaTransfo
 from vanilla_transformer.data.batching import COUNTS
 from vanilla_transformer.data.sources import ParallelData
 from vanilla_transformer.data.texts import TextData
-from vanilla_transformer.loading import LoadingError, load_config, locate
+from vanilla_transformer.loading import LoadingError, RemoteCodeError, load_config, locate
 from vanilla_transformer.training import RecipeError
 from vanilla_transformer.training.bounds import GENERATION, RECIPE, TRAINING, check_bounds, machine_memory
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER
@@ -781,6 +781,11 @@ class Recipe:
         start = str(self.start_from)
         try:
             begun = load_config(locate(start))
+        except RemoteCodeError as error:
+            raise RecipeError(
+                f"start_from: {error.what}, and training starts from models of this package only, which need none; make it one "
+                f"with vanilla-transformer convert {start} FOLDER, if it can be."
+            ) from error
         except (LoadingError, OSError) as error:
             raise RecipeError(f"start_from: {error}") from error
         if not isinstance(begun, VanillaTransformerConfig):

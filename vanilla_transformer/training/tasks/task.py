@@ -21,7 +21,7 @@ from vanilla_transformer.data.preparation import TokenizerTexts
 from vanilla_transformer.data.repeats import count_repeats
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData
-from vanilla_transformer.loading import LoadingError, Source, check_fit, load_model, locate
+from vanilla_transformer.loading import LoadingError, RemoteCodeError, Source, check_fit, load_model, locate
 from vanilla_transformer.loading import load_tokenizer as read_tokenizer
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
@@ -372,6 +372,10 @@ def load_tokenizer(folder: str | Path, subfolder: str = "") -> PreTrainedTokeniz
     """
     try:
         return read_tokenizer(locate(folder, needs=None), subfolder)
+    except RemoteCodeError as error:
+        raise RecipeError(
+            f"{error.what}, and training runs no code of others; give a tokenizer that transformers has a class for."
+        ) from error
     except (LoadingError, OSError, ImportError) as error:
         raise RecipeError(str(error)) from error
 
