@@ -2,26 +2,18 @@
 
 import io
 import json
-import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
-from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig
 
-import vanilla_transformer as vt
-from runs import ROOT, recipe_values, reversed_words, save_translator, word_tokenizer, write_pairs
+from runs import recipe_values, reversed_words, save_translator, word_tokenizer, write_pairs
 from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
 from vanilla_transformer import VanillaTransformerConfig, cli
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.scoring import METRICS, score_texts
-from vanilla_transformer.tokenization import train_tokenizer
 from vanilla_transformer.training.tasks.seq2seq import Seq2Seq
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
 
@@ -324,73 +316,3 @@ def test_help_names_every_command(command):
     assert status == 0
     for name in ("train", "train-tokenizer", "generate", "evaluate", "average", "inspect", "explain", "demo"):
         assert name in out
-
-
-# serve ---------------------------------------------------------------------------------------------------------------
-
-
-def test_serve_hands_transformers_our_classes_and_its_options(command, monkeypatch):
-    seen = []
-    monkeypatch.setattr(sys, "argv", ["vanilla-transformer"])
-    monkeypatch.setattr("transformers.utils.import_utils.is_serve_available", lambda: True)
-    for name in vt.__all__:  # not for longer than this test: pipelines look there, too
-        monkeypatch.setattr(sys.modules["transformers"], name, None, raising=False)
-
-    def of_transformers():
-        seen.append((sys.argv, sys.modules["transformers"].VanillaTransformerForCausalLM))
-
-    # the module itself cannot be imported without what serving needs
-    monkeypatch.setitem(sys.modules, "transformers.cli.transformers", SimpleNamespace(main=of_transformers))
-    status, _, err = command("serve", "runs/mine", "--port", 8001, "--continuous-batching")
-    wanted = ["transformers", "serve", "runs/mine", "--port", "8001", "--continuous-batching"]
-    assert (status, err, seen) == (0, "", [(wanted, vt.VanillaTransformerForCausalLM)])
-
-
-def test_serve_says_what_it_lacks(refused, monkeypatch):
-    monkeypatch.setattr("transformers.utils.import_utils.is_serve_available", lambda: False)
-    assert "serving needs more packages: pip install 'transformers[serving]'" in refused("serve", "runs/mine")
-
-
-def test_a_language_model_answers_over_http(tmp_path):
-    tokenizer = train_tokenizer([source for source, _ in reversed_words(100, 0)], 280, add_eos=False)
-    model = tiny_model("decoder-only", vocab_size=len(tokenizer))
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    inputs = tokenizer("red dog", return_tensors="pt")
-    expected = model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs.input_ids.shape[1] :]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "vanilla_transformer.cli",
-            "serve",
-            str(tmp_path / "model"),
-            "--port",
-            str(port),
-            "--device",
-            "cpu",
-        ],
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    try:
-        wanted = {"model": str(tmp_path / "model"), "prompt": "red dog", "max_tokens": 6, "temperature": 0}
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/v1/completions",
-            json.dumps(wanted).encode(),
-            {"Content-Type": "application/json"},
-        )
-        for _ in range(120):
-            assert server.poll() is None
-            try:
-                answer = json.load(urllib.request.urlopen(request, timeout=60))
-                break
-            except urllib.error.URLError:
-                time.sleep(0.5)
-    finally:
-        server.kill()
-        server.wait()
-    assert answer["choices"][0]["text"] == tokenizer.decode(expected, skip_special_tokens=True)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,7 @@ vanilla-transformer() {
     set -- "$@" tokenizer.vocab_size=280 training.max_steps=2 training.eval_strategy=no training.save_strategy=no \
       training.load_best_model_at_end=false model.num_hidden_layers=1 generation.num_beams=1 averaging.last=0
   fi
+  if [ "$1" = serve ]; then exec "$PYTHON" -m vanilla_transformer.cli "$@"; fi  # in the background, to be stopped by its job
   "$PYTHON" -m vanilla_transformer.cli "$@"
 }
 """
@@ -152,8 +154,17 @@ def test_commands_run(block, folder, environment):
         save_translator(folder / "runs" / "mine")
     if "--kind" in block:
         save_checkpoints(folder)
+    if "curl" in block:  # the port that it names may be taken here
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            block = block.replace("5000", str(free.getsockname()[1]))
     done = subprocess.run(["bash", "-c", SHELL + block], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    if "curl" in block:
+        health, _, rest = done.stdout.partition('{"translatedText')
+        translation, _, metrics = rest.partition("# HELP")
+        assert json.loads(health)["status"] == "ok" and '"alternatives":[[' in translation
+        assert 'path="/translate",status="200"} 1.0' in metrics
     if trains or "RECIPE" in block:
         assert (folder / "runs" / ("mine" if trains else "launched") / "model.safetensors").is_file()
     if "vanilla-transformer ablate" in block:

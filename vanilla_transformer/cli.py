@@ -521,27 +521,61 @@ def inspect(
     _say(f"attention drawn in {output}")
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command()
 def serve(
-    context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Folder of a run or saved language model, or a Hub id.")],
+    model: Annotated[str, typer.Argument(help="Folder of a run or saved model of any task, or a Hub id.")],
+    host: Annotated[str, typer.Option(help="Address to listen to; 0.0.0.0 for all of this machine's.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for a free one.")] = 5000,
+    device: DeviceOption = None,
+    revision: RevisionOption = None,
+    trust_remote_code: TrustOption = False,
+    backend: Annotated[str, typer.Option(help="What computes; torch.")] = "torch",
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="VANILLA_TRANSFORMER_API_KEY", help="That clients must send; better in the environment."),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name in the header Host that is answered; by default, of a local address, only local names."
+        ),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="Origin whose web pages may use the server, such as https://my.page.")
+    ] = None,
+    source_language: Annotated[str | None, typer.Option(help="Code for /languages; by default the run's.")] = None,
+    target_language: Annotated[str | None, typer.Option(help="Code for /languages; by default the run's.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Largest number of tokens of an output.")] = 512,
+    max_body_bytes: Annotated[int, typer.Option(min=1, help="Largest body of a request.")] = 1 << 20,
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 128,
+    max_waiting: Annotated[int, typer.Option(min=1, help="Texts that may wait for the model.")] = 1024,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a batch; more on a GPU.")] = 1024,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a request is given up.")] = 60.0,
 ) -> None:
-    """Answer requests over HTTP, as `transformers serve` does and with all its options (--port, --device, ...)."""
-    # after the package: while transformers is loaded, another object takes the place of its module
-    import transformers
-    from transformers.utils.import_utils import is_serve_available
-
-    import vanilla_transformer
-
-    if not is_serve_available():
-        raise ImportError("serving needs more packages: pip install 'transformers[serving]'.")
-    from transformers.cli.transformers import main as run_transformers
-
-    for name in vanilla_transformer.__all__:
-        # where the server looks for the class that a config names
-        setattr(transformers, name, getattr(vanilla_transformer, name))
-    sys.argv = ["transformers", "serve", model, *context.args]
-    run_transformers()
+    """Answer requests over HTTP: translations (as LibreTranslate does), completions and chats (as OpenAI does), predictions."""
+    _quiet_libraries()
+    try:
+        from vanilla_transformer.serving.command import serve as run_server
+        from vanilla_transformer.serving.settings import ServerSettings
+    except ImportError as error:
+        raise ImportError(
+            f"the server needs {error.name}, which is not installed: install the extra `serve` of this package."
+        ) from error
+    settings = ServerSettings(
+        api_key=api_key,
+        allowed_hosts=tuple(name.lower() for name in allowed_host) if allowed_host else None,
+        cors_origins=tuple(cors_origin or ()),
+        source_language=source_language,
+        target_language=target_language,
+        max_new_tokens=max_new_tokens,
+        max_body_bytes=max_body_bytes,
+        max_texts=max_texts,
+        max_waiting=max_waiting,
+        max_batch_tokens=batch_tokens,
+        timeout=timeout,
+    )
+    loading = {"device": device, "revision": revision, "trust_remote_code": trust_remote_code, "backend": backend}
+    run_server(model, settings, host=host, port=port, log=_say, **loading)
 
 
 @app.command()

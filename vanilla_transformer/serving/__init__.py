@@ -1,0 +1,5 @@
+"""A server that holds one model and answers over HTTP: translations, completions and chats, predictions.
+
+`vanilla-transformer serve MODEL` starts it. A request becomes one or more items (`engine.py`), which one thread computes
+together with those of other requests (`models.py`); `app.py` is what clients see.
+"""
