@@ -23,9 +23,9 @@ from transformers import (
     pipeline,
 )
 
+from vanilla_transformer.generation.sentences import texts_within
 from vanilla_transformer.generation.translate import Translator, longest_source
 from vanilla_transformer.loading import check_device, load_config, load_model, load_tokenizer, locate
-from vanilla_transformer.pipelines.sentences import texts_within
 
 from .engine import Item
 
