@@ -31,6 +31,37 @@ LONGEST = 5.0
 COMMANDS = [
     # the command itself
     ("trian recipe.yaml", "No such command 'trian'"),
+    # score and evaluate
+    ("score --hypotheses short.txt --references target.txt", "target.txt has 9 lines but short.txt has 8"),
+    ("score --hypotheses source.txt short.txt --references target.txt", "target.txt has 9 lines but short.txt has 8"),
+    ("score --hypotheses gone.txt --references target.txt", "There is no file gone.txt"),
+    ("score --hypotheses folder --references target.txt", "folder is a folder"),
+    ("score --hypotheses empty.txt --references target.txt", "empty.txt is empty"),
+    ("score --hypotheses latin1.txt --references target.txt", "latin1.txt, line 2: not valid UTF-8"),
+    ("score --hypotheses mac.txt --references target.txt", "mac.txt ends its lines in carriage returns"),
+    ("score --hypotheses cut.gz --references target.txt", "cut.gz cannot be unpacked"),
+    ("score --hypotheses source.txt --references target.txt --tokenize foo", "no tokenizer 'foo'"),
+    ("score --hypotheses source.txt --references target.txt --metrics blue", "no metric 'blue'; did you mean 'bleu'?"),
+    ("score --hypotheses source.txt --references target.txt --resamples 1", "1 bootstrap resamples give no interval"),
+    ("score --hypotheses source.txt --references target.txt --resamples -5", "--resamples"),
+    ("score --hypotheses source.txt --references target.txt --comet x", "pip install unbabel-comet"),
+    ("score --hypotheses source.txt --references target.txt -o gone/scores.json", "gone"),
+    ("score --hypotheses source.txt", "Missing option '--references'"),
+    ("evaluate -m gone --source source.txt --target target.txt --tokenize foo", "no tokenizer 'foo'"),
+    ("evaluate -m gone --source source.txt --target short.txt", "source.txt has 9 lines but short.txt has 8"),
+    ("evaluate --source source.txt --target target.txt", "give either a --model, or --hypotheses"),
+    ("evaluate --source source.txt --target target.txt --hypotheses short.txt", "has 9 lines but short.txt has 8"),
+    ("evaluate --source source.txt --target target.txt --hypotheses target.txt --device cpu", "only with --model"),
+    # serve
+    ("serve gone --port 0", "gone"),
+    ("serve notokenizer --port 0 --device cpu", "holds no tokenizer"),
+    ("serve model --port 0 --device cuda:7", "cuda:7"),
+    ("serve model --port 0 --backend tensorflow", "no backend 'tensorflow'; there is torch"),
+    ("serve model --port 70000", "--port"),
+    ("serve model --port 0 --host 203.0.113.7", "cannot listen to port 0 of 203.0.113.7"),
+    ("serve model --port 0 --timeout 0", "--timeout"),
+    ("serve model --port 0 --timeout nan", "--timeout"),
+    ("serve model --port 0 --timeout inf", "--timeout"),
 ]
 
 RECIPES = [

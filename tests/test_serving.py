@@ -177,6 +177,26 @@ def test_what_cannot_be_read_is_refused_in_one_sentence(client, body, status, se
     assert sentence in said and said.endswith(".") and "\n" not in said and len(said) < 300
 
 
+def test_a_form_is_read_as_json_is_unless_a_web_page_sends_it(client):
+    fields = {"q": SOURCES[:2], "source": "en", "target": "de", "alternatives": "1"}
+    wanted = client.post("/translate", json={**fields, "alternatives": 1})
+    assert client.post("/translate", data=fields).json() == wanted.json() and wanted.status_code == 200
+    single = client.post("/translate", data={"q": "Grüner + & Hund"})
+    assert single.json() == client.post("/translate", json={"q": "Grüner + & Hund"}).json()
+    refused = client.post("/translate", data=fields, headers={"Origin": "https://evil.example"})
+    assert refused.status_code == 403 and "a web page's form is not answered" in refused.json()["error"]
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for body, status, sentence in (
+        (b"q=%ff", 400, "the form cannot be read"),
+        (b"", 422, "q: field required."),
+        (b"q=a&alternatives=two", 422, "alternatives: input should be a valid integer."),
+        (b"q=a&x=1", 422, "x is not a field that this server knows"),
+    ):
+        answer = client.post("/translate", content=body, headers=form)
+        assert answer.status_code == status and answer.json()["error"].startswith(sentence)
+    assert client.post("/v1/completions", data={"prompt": "a"}).status_code == 422
+
+
 def test_other_kinds_and_paths_are_refused_in_one_sentence(client, lm):
     assert client.post("/translate", content=b'{"q": "a"}').status_code == 422, "no JSON unless it is said to be"
     for path, body, form in (

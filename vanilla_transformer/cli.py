@@ -550,7 +550,7 @@ def serve(
     max_texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 128,
     max_waiting: Annotated[int, typer.Option(min=1, help="Texts that may wait for the model.")] = 1024,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a batch; more on a GPU.")] = 1024,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a request is given up.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds until a request is given up.")] = 60.0,
 ) -> None:
     """Answer requests over HTTP: translations (as LibreTranslate does), completions and chats (as OpenAI does), predictions."""
     _quiet_libraries()

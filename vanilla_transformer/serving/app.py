@@ -22,7 +22,7 @@ from vanilla_transformer.utils.languages import language_name
 from .engine import BusyError, Engine, Item, StoppedError
 from .errors import ApiError, error_response, validation_sentence
 from .metrics import ServerMetrics
-from .middleware import BodyLimit, HostCheck
+from .middleware import BodyLimit, FormAsJson, HostCheck
 from .models import Generation, Output, Passage, Predictor, TextGenerator, TooLongError
 from .schemas import ChatRequest, CompletionRequest, PredictRequest, TranslateRequest
 from .settings import ServerSettings
@@ -482,6 +482,7 @@ def create_app(server: Server) -> FastAPI:
     _add_error_handlers(app)
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
     # the last one added is the first that a request meets
+    app.add_middleware(FormAsJson, path="/translate", origins=settings.cors_origins, numbers=("alternatives",))
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes, seconds=settings.timeout, reading=server.reading)
     if settings.cors_origins:
         origins = list(settings.cors_origins)

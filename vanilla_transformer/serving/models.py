@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from vanilla_transformer.generation.sentences import texts_within
-from vanilla_transformer.generation.translate import Translator, longest_source
+from vanilla_transformer.generation.translate import Translator, input_limit
 from vanilla_transformer.loading import check_device, load_config, load_model, load_tokenizer, locate
 
 from .engine import Item
@@ -132,8 +132,7 @@ class TextGenerator:
         pad = self.model.generation_config.pad_token_id
         known = (pad, translator.tokenizer.pad_token_id, min(self.eos_ids, default=None), 0)
         self.filler = next(token for token in known if token is not None)
-        meant_for = config.max_position_embeddings if config.model_type == "vanilla_transformer" else math.inf
-        self.limit = min(translator.tokenizer.model_max_length, longest_source(config), meant_for)
+        self.limit = input_limit(config, translator.tokenizer)
 
     # What is read ----------------------------------------------------------------------------------------------------
 
