@@ -14,7 +14,8 @@ from torch.utils.data._utils.worker import WorkerInfo
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tiny import tiny_model
-from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
+from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream, batching
+from vanilla_transformer.data.batching import cut_by_sum, order_by_cost, pair_costs
 from vanilla_transformer.data.streaming import row_lengths
 from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.tasks.task import PadRows
@@ -222,6 +223,71 @@ def test_a_stream_of_the_library_is_told_its_epoch():
         stream.set_epoch(epoch)
         epochs.append([numbers(batch) for batch in stream])
     assert epochs[0] != epochs[1] and sorted(map(tuple, epochs[0])) == sorted(map(tuple, epochs[1]))
+
+
+def order_one_key_after_the_other(lengths, costs, generator, pool_size):
+    """`order_by_cost` as its definition reads."""
+    tie = np.arange(len(lengths)) if generator is None else generator.permutation(len(lengths))
+    pool = np.zeros(len(lengths), dtype=np.int64)
+    if generator is not None:
+        shuffled = np.lexsort((tie, -costs))
+        keys = -costs[shuffled]
+        start, end = (np.searchsorted(keys, keys, side=side) for side in ("left", "right"))
+        pool[shuffled] = (np.arange(len(lengths)) - start) // np.minimum(pool_size, (end - start + 1) // 2)
+    return np.lexsort((tie, -lengths[:, 1], -lengths[:, 0], pool, -costs))
+
+
+def bounds_row_by_row(costs, max_tokens, max_sentences):
+    """`cut_by_sum` as its definition reads."""
+    bounds, spent = [0], 0
+    for place, cost in enumerate(costs.tolist()):
+        if spent + cost > max_tokens or (max_sentences is not None and place - bounds[-1] == max_sentences):
+            bounds.append(place)
+            spent = 0
+        spent += cost
+    return [*bounds, len(costs)]
+
+
+@pytest.mark.parametrize("count", ["longer", "both"])
+@pytest.mark.parametrize("shape", ["ragged", "all alike", "far apart", "one", "empty sides"])
+def test_batches_are_those_of_the_definition(shape, count):
+    """The very batches of every version before: a run that was begun with one goes on with the next."""
+    draw = np.random.default_rng(0)
+    lengths = {
+        "ragged": draw.integers(1, 30, (3000, 2)),
+        "all alike": np.full((1000, 2), 7),
+        "far apart": draw.integers(1, 2**30, (500, 2)),  # does not fit into one number
+        "one": np.array([[3, 4]]),
+        "empty sides": draw.integers(0, 2, (300, 2)),
+    }[shape]
+    costs = pair_costs(lengths, count)
+    assert (costs == (lengths.max(axis=1) if count == "longer" else lengths.sum(axis=1))).all()
+    for pool_size in (1, 7, 1024):
+        expected = order_one_key_after_the_other(lengths, costs, np.random.default_rng(5), pool_size)
+        assert (order_by_cost(lengths, costs, np.random.default_rng(5), pool_size) == expected).all()
+    expected = order_one_key_after_the_other(lengths, costs, None, 1024)
+    assert (order_by_cost(lengths, costs, None, 1024) == expected).all()
+    for most in (None, 1, 5):
+        budget = int(costs.max()) * 3
+        assert cut_by_sum(costs, budget, most).tolist() == bounds_row_by_row(costs, budget, most)
+
+
+def test_the_order_of_an_epoch_is_drawn_once_for_its_padding_and_its_batches(monkeypatch):
+    lengths = lengths_of(rows_of(300))
+    plain = TokenBudgetBatchSampler(lengths, 64, seed=3)
+    expected = [list(plain), list(plain)]
+    assert expected[0] == expected[1]
+    drawn = []
+    monkeypatch.setattr(batching, "order_by_cost", lambda *args: drawn.append(1) or order_by_cost(*args))
+    sampler = TokenBudgetBatchSampler(lengths, 64, seed=3)
+    share = sampler.padding_share()
+    assert list(sampler) == expected[0] and len(drawn) == 1
+    padded = sum(len(batch) * lengths[batch].max(axis=0).sum() for batch in expected[0])
+    assert share == pytest.approx(1 - lengths.sum() / padded)
+    sampler.set_epoch(1)
+    sampler.padding_share()
+    sampler.set_epoch(0)
+    assert list(sampler) == expected[0]
 
 
 def streamed_files(folder, kind, files):

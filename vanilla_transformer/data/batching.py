@@ -39,7 +39,8 @@ def pair_costs(lengths: np.ndarray, count: str) -> np.ndarray:
     """
     if count not in COUNTS:
         raise ValueError(f"count must be {' or '.join(map(repr, COUNTS))}, but is {count!r}.")
-    return lengths.max(axis=1) if count == "longer" else lengths.sum(axis=1)
+    source, target = lengths[:, 0], lengths[:, 1]
+    return np.maximum(source, target) if count == "longer" else source + target
 
 
 def cut_by_budget(costs: np.ndarray, max_tokens: int, max_sentences: int | None) -> np.ndarray:
@@ -56,35 +57,63 @@ def cut_by_budget(costs: np.ndarray, max_tokens: int, max_sentences: int | None)
 
 def cut_by_sum(costs: np.ndarray, max_tokens: int, max_sentences: int | None) -> np.ndarray:
     """Bounds of the batches in rows of any order, where the costs of a batch sum up to at most the budget."""
-    bounds, spent = [0], 0
-    for place, cost in enumerate(costs.tolist()):
-        if spent + cost > max_tokens or (max_sentences is not None and place - bounds[-1] == max_sentences):
-            bounds.append(place)
-            spent = 0
-        spent += cost
-    return np.asarray([*bounds, len(costs)])
+    sums = np.concatenate([[0], np.cumsum(costs)])
+    bounds = [0]
+    while bounds[-1] < len(costs):
+        start = bounds[-1]
+        end = int(np.searchsorted(sums, sums[start] + max_tokens, side="right")) - 1
+        bounds.append(end if max_sentences is None else min(end, start + max_sentences))
+    return np.asarray(bounds)
 
 
 def order_by_cost(
     lengths: np.ndarray, costs: np.ndarray, generator: np.random.Generator | None, pool_size: int
 ) -> np.ndarray:
     """Indices of pairs by falling cost, pairs of equal cost by their sides; with a generator, in random pools of these."""
-    source, target = lengths[:, 0], lengths[:, 1]
-    everything = len(lengths)
+    everything = np.arange(len(lengths))
+    source, target = -lengths[:, 0], -lengths[:, 1]
     if generator is None:
-        tie = np.arange(everything)
-        pool = np.zeros(everything, dtype=np.int64)
-    else:
-        tie = generator.permutation(everything)
-        # Pairs of equal cost, in random order, are dealt into pools: at least two, as pairs that are all in one pool
-        # would come out sorted the same way in every epoch.
-        shuffled = np.lexsort((tie, -costs))
-        keys = -costs[shuffled]
-        start, end = (np.searchsorted(keys, keys, side=side) for side in ("left", "right"))
-        pool = np.empty(everything, dtype=np.int64)
-        pool[shuffled] = (np.arange(everything) - start) // np.minimum(pool_size, (end - start + 1) // 2)
-    # The last key is the first to sort by.
-    return np.lexsort((tie, -target, -source, pool, -costs))
+        return order_by((-costs, source, target), everything)
+    # pairs of equal cost, in random order
+    shuffled = order_by((-costs,), generator.permutation(len(lengths)))
+    ordered = costs[shuffled]
+    starts = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
+    sizes = np.diff(starts, append=len(ordered))
+    # are dealt into pools: at least two, as pairs that are all in one pool would come out sorted the same way in every
+    # epoch
+    pool_sizes = np.minimum(pool_size, (sizes + 1) // 2)
+    counts = -(-sizes // pool_sizes)
+    number = np.arange(counts.sum()) - np.repeat(
+        np.cumsum(counts) - counts, counts
+    )  # of each pool among those of its cost
+    is_first = np.zeros(len(lengths), dtype=np.int64)
+    is_first[np.repeat(starts, counts) + number * np.repeat(pool_sizes, counts)] = 1
+    pools = np.cumsum(is_first)
+    return shuffled[order_by((pools, source[shuffled], target[shuffled]), everything)]
+
+
+def order_by(keys: tuple[np.ndarray, ...], tie: np.ndarray) -> np.ndarray:
+    """Indices by rising keys, the first key first, and by rising `tie`, which is a permutation, where all keys are equal.
+
+    As `np.lexsort` with the keys turned round, in a fraction of the time where all fit into 63 bits: sorting one column of
+    numbers is quick, and sorting the places of several is not.
+    """
+    bits_of_tie = len(tie).bit_length()
+    spans = [int(key.max()) - int(key.min()) for key in keys] if len(tie) else []
+    if sum(span.bit_length() for span in spans) + bits_of_tie > 63:
+        return np.lexsort((tie, *reversed(keys)))
+    packed = np.zeros(len(tie), dtype=np.int64)
+    for key, span in zip(keys, spans, strict=False):
+        packed <<= span.bit_length()
+        packed |= key - key.min()
+    packed <<= bits_of_tie
+    packed |= tie
+    packed.sort()
+    packed &= (1 << bits_of_tie) - 1
+    # the tie of each place, and from it the index
+    index_of = np.empty_like(tie)
+    index_of[tie] = np.arange(len(tie))
+    return index_of[packed]
 
 
 def check_budget(name: str, length: Sequence[int] | np.ndarray, cost: int, max_tokens: int) -> None:
@@ -171,6 +200,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         self.drop_last = drop_last
         self.epoch = 0
 
+        self._kept: tuple[tuple[int, int, bool], np.ndarray, np.ndarray] | None = None
         self._costs = pair_costs(self.lengths, count)
         largest = int(self._costs.argmax())
         name = f"{'Pair' if self.lengths[:, 1].any() else 'Row'} {largest}"
@@ -195,27 +225,30 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         return len(self._bounds) - 1
 
     def __iter__(self) -> Iterator[list[int]]:
-        generator = self._generator()
-        batches = self._batches(generator)
-        order = generator.permutation(len(batches)) if self.shuffle else range(len(batches))
-        for index in order:
-            yield batches[index].tolist()
+        order, places = self._drawn()
+        self._kept = None
+        for index in places.tolist():
+            yield order[self._bounds[index] : self._bounds[index + 1]].tolist()
 
     def padding_share(self) -> float:
         """Share of the positions in this epoch's batches, sources and targets together, that hold padding: 0 to 1."""
         if self.packed:
             return 0.0
-        padded = sum(
-            len(batch) * int(self.lengths[batch].max(axis=0).sum()) for batch in self._batches(self._generator())
-        )
+        order, _ = self._drawn()
+        longest = sum(np.maximum.reduceat(self.lengths[:, side][order], self._bounds[:-1]) for side in (0, 1))
+        padded = int((longest * np.diff(self._bounds)).sum())
         return 1.0 - float(self.lengths.sum()) / padded if padded else 0.0
 
-    def _generator(self) -> np.random.Generator:
-        return np.random.default_rng([self.seed, self.epoch])
-
-    def _batches(self, generator: np.random.Generator) -> list[np.ndarray]:
-        """The epoch's batches; longest pairs first, where they are not packed."""
+    def _drawn(self) -> tuple[np.ndarray, np.ndarray]:
+        """The epoch's pairs in the order that batches are cut from, longest first where they are not packed, and the order of
+        the batches; kept until they are iterated over."""
+        drawn_by = (self.seed, self.epoch, self.shuffle)
+        if self._kept is not None and self._kept[0] == drawn_by:
+            return self._kept[1:]
+        generator = np.random.default_rng([self.seed, self.epoch])
         order = order_by_cost(self.lengths, self._costs, generator if self.shuffle else None, self.pool_size)
         if self.packed:
             order = order[self._places]
-        return np.split(order, self._bounds[1:-1])
+        places = generator.permutation(len(self)) if self.shuffle else np.arange(len(self))
+        self._kept = (drawn_by, order, places)
+        return order, places
