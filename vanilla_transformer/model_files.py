@@ -16,6 +16,8 @@ __all__ = ["companion_files", "files_left_out", "model_files"]
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+
 CONFIGURATION = ("config.json", "generation_config.json")
 
 TOKENIZER = (
@@ -46,8 +48,12 @@ def model_files(folder: str | Path) -> dict[str, Path]:
     weights = [WEIGHTS]
     if index and not _inside(folder, folder / WEIGHTS):
         weights = [INDEX, *shard_names(read_json_object(index), str(index))]
+    required = ["config.json", *weights]
+    if not _inside(folder, folder / weights[0]) and (adapter := _named(folder, folder, ADAPTER)):
+        # one of PEFT that was not merged is shared by itself
+        required, weights = list(ADAPTER), list(adapter)
     found = _named(folder, folder, weights) | companion_files(folder) | _named(folder, folder, ABOUT)
-    for name in ("config.json", *weights):
+    for name in required:
         if name in found:
             continue
         if (folder / name).is_symlink() and (folder / name).exists():

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from vanilla_transformer.loading import open_weights, weight_files
 from vanilla_transformer.model_files import companion_files
+from vanilla_transformer.training.adapter import ADAPTER_WEIGHTS
 from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors
 from vanilla_transformer.utils.locks import check_unlocked
 
@@ -29,7 +30,7 @@ def average_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
     total: dict[str, torch.Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     for position, folder in enumerate(map(Path, folders)):
-        files = weight_files(folder)
+        files = weight_files(folder) or [path for path in (folder / ADAPTER_WEIGHTS,) if path.is_file()]
         if not files:
             raise FileNotFoundError(f"{folder} holds no {WEIGHTS}; give folders saved by a run or save_pretrained.")
         seen = set()
@@ -71,6 +72,10 @@ def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Pa
         OSError: where it cannot be written.
     """
     check_unlocked(Path(output))
+    if adapters := next((folder for folder in map(Path, folders) if (folder / ADAPTER_WEIGHTS).is_file()), None):
+        raise ValueError(
+            f"{adapters} holds an adapter and no whole model; averaging.last or averaging.best in its recipe average adapters."
+        )
     output = check_output_dir(output)
     weights = average_weights(folders)
     with translate_io_errors(output, "make room and average again"), atomic_dir(output) as temporary:

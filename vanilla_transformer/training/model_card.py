@@ -38,6 +38,7 @@ def write_model_card(
     title = recipe.card.title or Path(recipe.output_dir).absolute().name or "model"
     data = _metadata(title, recipe, task, metrics, repository)
     text = resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
+    use = _use_of_adapter(recipe) if recipe.adapter.kind and not recipe.adapter.merge else task.use()
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["cell"] = _cell
     recipe_yaml = dump_yaml(recipe.to_dict(), width=100)
@@ -46,7 +47,7 @@ def write_model_card(
         recipe=recipe,
         metrics=metrics,
         task=task,
-        use=task.use().replace('"."', f'"{repository}"') if repository else task.use(),
+        use=use.replace('"."', f'"{repository}"') if repository else use,
         repository=repository,
         score_rows=_score_rows(task, metrics),
         recipe_yaml=recipe_yaml,
@@ -58,6 +59,24 @@ def write_model_card(
     path = folder / "README.md"
     card.save(path)
     return path
+
+
+def _use_of_adapter(recipe: Recipe) -> str:
+    """Lines of Python that put the adapter in the folder "." into the model that it was trained in."""
+    head = {
+        "seq2seq": "AutoModelForSeq2SeqLM",
+        "causal-lm": "AutoModelForCausalLM",
+        "masked-lm": "AutoModelForMaskedLM",
+        "sequence-classification": "AutoModelForSequenceClassification",
+        "token-classification": "AutoModelForTokenClassification",
+    }[recipe.task]
+    return (
+        "import vanilla_transformer  # makes the model type known to transformers\n"
+        "from peft import PeftModel\n"
+        f"from transformers import {head}, AutoTokenizer\n\n"
+        f'model = PeftModel.from_pretrained({head}.from_pretrained("{recipe.start_from}"), ".")\n'
+        'tokenizer = AutoTokenizer.from_pretrained(".")'
+    )
 
 
 def _metadata(
@@ -77,7 +96,11 @@ def _metadata(
         license_link=recipe.card.license_link,
         library_name="transformers",
         pipeline_tag=recipe.card.pipeline_tag or task.pipeline_tag,
-        tags=["vanilla-transformer"] + (["trained-from-scratch"] if recipe.start_from is None else []),
+        tags=[
+            "vanilla-transformer",
+            *(["trained-from-scratch"] if recipe.start_from is None else []),
+            *([recipe.adapter.kind] if recipe.adapter.kind else []),
+        ],
         datasets=None if trained_on is None else [trained_on["type"]],
         base_model=_hub_id(recipe.start_from),
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,

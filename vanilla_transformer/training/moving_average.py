@@ -26,29 +26,33 @@ class MovingAverage:
         self.model = model
         self._average = get_ema_multi_avg_fn(decay)
         self.weights: dict[str, torch.Tensor] = {}
-        other = {parameter.dtype for parameter in model.parameters()} - {torch.float32}
+        other = {parameter.dtype for _, parameter in self._trained()} - {torch.float32}
         if other:
             raise ValueError(
                 f"averaging.ema needs weights in float32, but those to start from are {other.pop()}; save them in float32, or "
                 "leave averaging.ema out."
             )
 
+    def _trained(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """Return what an update changes, by name: of a model with an adapter that alone."""
+        return [(name, weight) for name, weight in self.model.named_parameters() if weight.requires_grad]
+
     def update(self) -> None:
         """Take in the weights after an update."""
         if not self.weights:
             self.start()
             return
-        now = [parameter.detach() for _, parameter in self.model.named_parameters()]
+        now = [parameter.detach() for _, parameter in self._trained()]
         self._average(list(self.weights.values()), now, 0)
 
     def start(self) -> None:
         """Make the average what the model's weights are."""
-        self.weights = {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
+        self.weights = {name: weight.detach().clone() for name, weight in self._trained()}
 
     @contextmanager
     def applied(self) -> Iterator[dict[str, torch.Tensor]]:
         """Within it the model has the average as its weights; gives those that it gets back afterwards."""
-        trained = {name: weight.detach().clone() for name, weight in self.model.named_parameters()}
+        trained = {name: weight.detach().clone() for name, weight in self._trained()}
         try:
             self._set(self.weights)
             yield trained

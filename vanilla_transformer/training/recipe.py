@@ -33,6 +33,7 @@ from vanilla_transformer.data.sources import ParallelData
 from vanilla_transformer.data.texts import TextData
 from vanilla_transformer.loading import LoadingError, RemoteCodeError, load_config, locate
 from vanilla_transformer.training import RecipeError
+from vanilla_transformer.training.adapter import AdapterSection
 from vanilla_transformer.training.bounds import GENERATION, RECIPE, TRAINING, check_bounds, machine_memory
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER
 from vanilla_transformer.training.fields import (
@@ -315,6 +316,7 @@ class Recipe:
         start_from: a folder or Hub id of a model of this package whose weights and tokenizer are where training starts;
             what the task's head has beyond them is new. The model section may then leave out what that model says, and
             may not contradict it.
+        adapter: small weights of PEFT that are trained in the place of those that `start_from` names.
         output_dir: the folder of the run.
         seed: of initialisation, dropout and batches.
         max_minutes: training stops after so many minutes, counted on where a run is resumed; None for no limit.
@@ -333,6 +335,7 @@ class Recipe:
     seed: int = 1
     max_minutes: float | None = None
     start_from: str | None = None
+    adapter: AdapterSection = field(default_factory=AdapterSection)
     data: DataSection = field(default_factory=DataSection)
     tokenizer: TokenizerSection = field(default_factory=TokenizerSection)
     model: dict[str, Any] = field(default_factory=dict)
@@ -484,6 +487,7 @@ class Recipe:
                 f"stop_on.loss_over_median={self.stop_on.loss_over_median} must be above 1, or null for never."
             )
         self._check_averaging()
+        self.adapter.check(self.task, self.start_from)
         self._check_card()
         self._check_lengths()
         if not 0 < self.data.masked_share < 1:
@@ -813,6 +817,7 @@ class Recipe:
                 **{n: values[n] for n in ("tokenizer", "model", "batches")},
             }
             plain = {name: values[name] for name in ("task", "seed", "start_from")}
+            plain |= {f"adapter.{name}": value for name, value in values["adapter"].items() if name != "merge"}
             plain["averaging.ema"] = values["averaging"]["ema"]
             return plain | {f"{name}.{key}": v for name, section in sections.items() for key, v in section.items()}
 

@@ -30,11 +30,21 @@ from transformers import (
 )
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_pt_utils import safe_globals
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.hub import PushError, ensure_repository, push_folder
 from vanilla_transformer.loading import LoadingError, pickle_sentence
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
+from vanilla_transformer.training.adapter import (
+    ADAPTER_FILES,
+    ADAPTER_WEIGHTS,
+    STANDALONE,
+    is_adapted,
+    merge_adapter,
+    save_model,
+    set_weights,
+)
 from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.averaging import average_weights
 from vanilla_transformer.training.callbacks import EarlyStop, StopOnSignal, TimeLimit, TokenProgress
@@ -57,10 +67,11 @@ from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.processes import agree_on_errors
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.schedules import DECAY, SCHEDULE_OPTIONS, peak_learning_rate
-from vanilla_transformer.training.sharding import check_plugin, gather_model, is_sharded
+from vanilla_transformer.training.sharding import check_device, check_plugin, gather_model, is_sharded
 from vanilla_transformer.training.tasks import TASKS, Part, Task
 from vanilla_transformer.training.trainer import TRAINED_WEIGHTS
 from vanilla_transformer.utils.atomic import atomic_files, is_temporary, remove_temporaries, translate_io_errors
+from vanilla_transformer.utils.errors import is_lost_connection
 from vanilla_transformer.utils.locks import LOCK, lock_folder
 
 __all__ = ["RunResult", "clear_folder", "run_recipe", "short_name", "spare", "training_arguments"]
@@ -200,6 +211,8 @@ def _run(
     trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
     arguments.bf16_full_eval = arguments.fp16_full_eval = False  # nor rounded, as Trainer would leave it
     metrics["model"] = _choose_weights(recipe, task, trainer, folder, validation, say)
+    if is_adapted(trainer.model) and recipe.adapter.merge:
+        trainer.model = trainer.model_wrapped = merge_adapter(trainer.model)
     metrics["test"] = {}
     for name in recipe.data.test:
         metrics["test"][name] = _score(task, trainer, parts[f"data.test.{name}"], say, name)
@@ -405,6 +418,7 @@ def _check_machine(arguments: TrainingArguments) -> None:
         RecipeError: in one sentence.
     """
     on_cpu = arguments.device.type == "cpu"
+    check_device(arguments.device)
     if on_cpu and (arguments.fp16 or arguments.fp16_full_eval):
         raise RecipeError("training.fp16 needs an accelerator, and there is none here; set training.bf16 instead.")
     # what torch's inductor looks for
@@ -457,13 +471,37 @@ def _new_trainer(
     return trainer
 
 
-def _train(trainer: Trainer, checkpoint: Path | None, folder: Path) -> None:
+def _unsafe_file(checkpoint: Path | None) -> Path:
+    """Return the file of a checkpoint that cannot be read as data alone."""
+    assert checkpoint is not None
+    for file in sorted(checkpoint.glob("*.pt*")):
+        try:
+            with safe_globals():
+                torch.load(file, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:
+            return file
+    return checkpoint
+
+
+def _train(trainer: Any, checkpoint: Path | None, folder: Path) -> None:
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except pickle.UnpicklingError as error:
         raise LoadingError(pickle_sentence(checkpoint, error)) from error
     except SafetensorError as error:
         raise ValueError(f"{checkpoint} is damaged ({error}); delete it and go on from the one before it.") from error
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{_unsafe_file(checkpoint)} holds objects beside tensors and plain values, and reading such can run any code, so "
+            f"it is not read; delete {checkpoint}, or begin another run with its weights, start_from={checkpoint}."
+        ) from error
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
+        if checkpoint is None or trainer.has_made_a_step or is_lost_connection(error):
+            raise
+        raise ValueError(
+            f"{checkpoint} is damaged, or not of this run ({type(error).__name__}: {first_line(error)}); delete it and go on "
+            "from the one before it."
+        ) from error
     except KeyboardInterrupt as error:
         raise _interrupted(error, folder, f"at update {trainer.state.global_step}") from None
 
@@ -527,12 +565,12 @@ def _choose_weights(
         candidates["ema"] = lambda: average.weights
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()} if candidates else {}
     for name, weights in candidates.items():
-        _set_weights(model, weights())
+        set_weights(model, weights())
         scores[name] = _score(task, trainer, validation, say, f"validation, {words[name]}")
         if sign * scores[name][metric] >= sign * scores[kept][metric]:
             kept = name
     if candidates:
-        _set_weights(model, candidates[kept]() if kept in candidates else before)
+        set_weights(model, candidates[kept]() if kept in candidates else before)
     facts["weights"] = kept
     facts["weights_are"] = words[kept]
     facts["validation"] = scores
@@ -553,11 +591,6 @@ def _means(recipe: Recipe, trainer: Trainer, folder: Path) -> dict[str, tuple[li
     )
     named = {"average": (last, "last"), "average_best": (best if best != last else [], "best")}
     return {name: (folders, which) for name, (folders, which) in named.items() if len(folders) > 1}
-
-
-def _set_weights(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> None:
-    model.load_state_dict(weights, strict=False)
-    model.tie_weights()
 
 
 def _score(task: Task, trainer: Trainer, part: Part, say: Callable[[str], None], name: str) -> dict[str, Any]:
@@ -620,7 +653,7 @@ def _finish(
         translate_io_errors(f"the model in {folder}", "make room and go on with --resume"),
         atomic_files(folder) as temporary,
     ):
-        trainer.model.save_pretrained(temporary)
+        save_model(trainer.model, temporary)
         trainer.state.save_to_json(str(temporary / STATE))
         _write_json(temporary / METRICS, metrics)
         with spare(f"{CURVES} was not drawn", "trainer_state.json holds its numbers", say):
@@ -630,6 +663,9 @@ def _finish(
                 )
         with spare("README.md was not written", f"{METRICS} holds what it would say", say):
             write_model_card(temporary, recipe, task, metrics, repository)
+        # a run that is resumed may merge what it had not, and both together would be the adapter twice
+        for name in STANDALONE if (temporary / ADAPTER_WEIGHTS).is_file() else ADAPTER_FILES:
+            (folder / name).unlink(missing_ok=True)
     say(f"finished: {folder}")
 
 

@@ -1,6 +1,7 @@
 """Models whose parameters are spread over processes (FSDP2): before training, and after it."""
 
 import copy
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,27 @@ from transformers import PreTrainedModel
 
 from vanilla_transformer.training import RecipeError
 
-__all__ = ["check_plugin", "embeddings_in_root_group", "gather_model", "is_sharded", "without_tied_copies"]
+__all__ = [
+    "check_device",
+    "check_plugin",
+    "embeddings_in_root_group",
+    "gather_model",
+    "is_sharded",
+    "without_tied_copies",
+]
+
+
+def check_device(device: torch.device) -> None:
+    """Refuse a launch with FSDP on processors, where accelerate 1.15 leaves the whole model in each process without a word.
+
+    Raises:
+        RecipeError: naming another way of launching.
+    """
+    if device.type == "cpu" and os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1"):
+        raise RecipeError(
+            "FSDP (scripts/launch/fsdp2.yaml) spreads a model over accelerators, and there are none here; start with "
+            "torchrun, or accelerate launch without that file: each process then keeps the whole model."
+        )
 
 
 def check_plugin(plugin: FullyShardedDataParallelPlugin) -> None:

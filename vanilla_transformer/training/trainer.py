@@ -30,6 +30,7 @@ from vanilla_transformer.data.streaming import TokenBudgetStream
 from vanilla_transformer.hub import push_folder
 from vanilla_transformer.loading import TARGET_TOKENIZER
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
+from vanilla_transformer.training.adapter import base_model, is_adapted
 from vanilla_transformer.training.checkpoints import (
     INTERRUPTED,
     PROCESSES,
@@ -122,6 +123,10 @@ class TokenTrainer(TokenBudgetMixin):
         self._epoch_ended = False  # whether what is due at the end of an epoch is being done
         self.target_tokenizer = target_tokenizer
         self.moving_average: MovingAverage | None = None
+        if is_adapted(self.model) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            raise ValueError(
+                "adapter needs the whole model on each device, not in parts (FSDP, DeepSpeed); start without them."
+            )
         if ema_decay is not None:
             if self.is_fsdp_enabled or self.is_deepspeed_enabled:
                 raise ValueError(
@@ -138,7 +143,7 @@ class TokenTrainer(TokenBudgetMixin):
         # copied has all of them alike
         self._save_total_limit, self.args.save_total_limit = self.args.save_total_limit, None
         self._temporary: Path | None = None  # the folder in which a checkpoint is being written
-        self._can_skip_logits = "skip_logits" in inspect.signature(type(self.model).forward).parameters
+        self._can_skip_logits = "skip_logits" in inspect.signature(type(base_model(self.model)).forward).parameters
         self._started: float | None = None
         self._minutes_before = 0.0
         self._loss_before = 0.0  # sum of the losses of all updates that were logged before training was resumed
@@ -251,6 +256,11 @@ class TokenTrainer(TokenBudgetMixin):
             output = super().train(*args, **kwargs)
         # see `log`
         return output._replace(training_loss=output.metrics["train_loss"])
+
+    @property
+    def has_made_a_step(self) -> bool:
+        """Whether training has come to its first batch; before that it is set up, or put back into the state of a checkpoint."""
+        return self._started is not None
 
     # Signals
 
@@ -552,11 +562,12 @@ class Seq2SeqTokenTrainer(TokenTrainer, Seq2SeqTrainer):
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
         # Seq2SeqTrainer 5.24 writes every default, max_length=20 among them, into the model's generation_config, from
         # where they would reach each saved checkpoint.
-        generation_config = copy.deepcopy(self.model.generation_config)
+        model = base_model(self.model)
+        generation_config = copy.deepcopy(model.generation_config)
         try:
             return super().prediction_step(*args, **kwargs)
         finally:
-            self.model.generation_config = generation_config
+            model.generation_config = generation_config
 
 
 class _EvaluationInterrupted(Exception):

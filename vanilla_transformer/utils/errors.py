@@ -29,6 +29,7 @@ __all__ = [
     "exit_status",
     "friendly_errors",
     "hide_tokens",
+    "is_lost_connection",
     "printable",
     "raise_on_signals",
 ]
@@ -144,7 +145,7 @@ def friendly_errors(arguments: list[str]) -> Iterator[None]:
             _forget_output()
         elif isinstance(error, KeyboardInterrupt):
             _say("terminated" if isinstance(error, Terminated) else "interrupted")
-        elif _is_lost_connection(error):
+        elif is_lost_connection(error):
             _say(f"process {os.environ.get('RANK')} ends because another one of the run has ended")
         elif _is_expected(error):
             if not _is_said_elsewhere():
@@ -186,7 +187,7 @@ def _is_said_elsewhere() -> bool:
     return os.environ.get("LOCAL_RANK", "0") != "0" and not connected
 
 
-def _is_lost_connection(error: BaseException) -> bool:
+def is_lost_connection(error: BaseException) -> bool:
     """Tell whether an error only says that another process of a run has ended, which says why itself."""
     return (
         int(os.environ.get("WORLD_SIZE", 1)) > 1

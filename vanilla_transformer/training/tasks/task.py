@@ -27,6 +27,7 @@ from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.tokenization import train_character_tokenizer, train_tokenizer, train_wordpiece_tokenizer
 from vanilla_transformer.training import RecipeError
+from vanilla_transformer.training.adapter import add_adapter
 from vanilla_transformer.training.trainer import TokenTrainer
 
 if TYPE_CHECKING:
@@ -251,6 +252,11 @@ class Task(ABC):
         if model.can_generate():
             for name, value in self.recipe.generation.items():
                 setattr(model.generation_config, name, value)
+        if self.recipe.adapter.kind is not None:
+            adapted = add_adapter(model, self.recipe.adapter, self.name, self.recipe.start_from)
+            trained, _ = adapted.get_nb_trainable_parameters()
+            say(f"{trained:,} parameters are trained: an adapter ({self.recipe.adapter.kind})")
+            return adapted
         return model
 
     def _started(self, config: Any, say: Callable[[str], None]) -> VanillaTransformerPreTrainedModel:
