@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ from transformers import (
     pipeline,
 )
 
-from runs import recipe_values, reversed_words, save_translator, word_tokenizer
+from runs import recipe_values, reversed_words, run, save_translator, word_tokenizer
 from tiny import VARIANTS, tiny_model
 from vanilla_transformer.cli import main
 from vanilla_transformer.conversion.convert import from_transformers
@@ -36,6 +38,7 @@ from vanilla_transformer.loading import (
     weight_files,
 )
 from vanilla_transformer.pipelines import TranslationPipeline
+from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
 from vanilla_transformer.training.averaging import average_weights
 
 SOURCES = [source for source, _ in reversed_words(12, 6)]
@@ -551,3 +554,60 @@ def test_special_tokens_in_texts_of_users_are_text_in_every_call_of_the_package(
     use = TranslationPipeline(loaded.model, loaded.tokenizer)
     (part,) = use.preprocess("red</s>")
     assert part["input_ids"][0].tolist() == loaded._encoded("red</s>")
+
+
+def test_models_trained_on_rows_that_end_in_a_written_end_token_stop():
+    """As other trainers append it: as text."""
+    texts = ["to be or not", "the red dog", "a blue sun"]
+    for train in (train_tokenizer, train_wordpiece_tokenizer):
+        tokenizer = train(texts * 20, 275 if train is train_tokenizer else 38, add_eos=False)
+        rows = [tokenizer(text + tokenizer.eos_token)["input_ids"] for text in texts]
+        assert all(row.count(2) == 1 and row[-1] == 2 and 3 not in row for row in rows)
+        model = tiny_model("decoder-only", vocab_size=len(tokenizer)).train()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(60):
+            for row in rows:
+                ids = torch.tensor([row])
+                model(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        model.eval()
+        for text, row in zip(texts, rows, strict=True):
+            written = model.generate(torch.tensor([row[:2]]), max_new_tokens=40, do_sample=False)[0].tolist()
+            assert written == row, text
+
+
+def test_a_run_says_how_long_its_texts_were_and_its_tokenizer_loads_without_the_package(tmp_path):
+    """In a process without the package, with `y` on stdin: nothing is asked and nothing is printed but the ids."""
+    values = recipe_values(tmp_path)
+    values["data"] |= {"max_source_length": 20, "max_target_length": 30}
+    values["tokenizer"]["shared"] = False
+    values["training"] |= {"max_steps": 1}
+    folder = run(values, ["averaging.last=0"]).folder
+    code = (
+        "import sys\nfrom transformers import PreTrainedTokenizerFast as T\n"
+        f"a, b = T.from_pretrained({str(folder)!r}), T.from_pretrained({str(folder / TARGET_TOKENIZER)!r})\n"
+        "assert 'vanilla_transformer' not in sys.modules\n"
+        "print(a('red dog').input_ids, a.model_max_length, b.model_max_length, a.split_special_tokens)"
+    )
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        input="y\n",
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        check=True,
+    )
+    ids = load_tokenizer(folder)("red dog")["input_ids"]
+    assert (ended.stdout, ended.stderr) == (f"{ids} 20 30 False\n", "")
+
+
+def test_iterators_of_all_kinds_can_be_given_to_pipelines(translator):
+    use = pipeline("translation", model=str(translator), device="cpu")
+    expected = use(SOURCES[:3])
+    for texts in (iter(SOURCES[:3]), map(str, SOURCES[:3]), (text for text in SOURCES[:3])):
+        assert [record for (record,) in use(texts)] == expected
+    with pytest.raises(TypeError, match="not one text"):
+        next(Translator(use.model, use.tokenizer).translate("red"))

@@ -1,7 +1,8 @@
 """Tokenizers trained on a run's own text.
 
-Three kinds, all fast tokenizers of the `tokenizers` library in transformers' generic class, so that `AutoTokenizer`
-loads a saved folder where this package is not installed:
+Three kinds, all fast tokenizers of the `tokenizers` library in transformers' generic class, `PreTrainedTokenizerFast`, which
+loads a saved folder where this package is not installed. (So does `AutoTokenizer`, but beside a model it asks about the code
+that the model's config.json names.)
 
 - `train_tokenizer`: byte-level BPE. Every string in any script survives encoding and decoding unchanged.
 - `train_wordpiece_tokenizer`: whole words and their pieces, words being what stands between spaces; for taggers, which

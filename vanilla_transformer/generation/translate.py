@@ -144,6 +144,8 @@ class Translator:
             ValueError: where more outputs are asked for than there are beams, or a text is longer than the model's
                 positions (`longest_source`).
         """
+        if isinstance(texts, str):
+            raise TypeError("texts must be an iterable of texts, not one text: give [text].")
         if read_ahead < 1:
             raise ValueError(f"read_ahead={read_ahead} must be at least 1.")
         check_generation_options(generate_options)

@@ -58,6 +58,8 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             raise ValueError("give either examples or question= and context=, not both.")
         if isinstance(inputs, list | tuple):
             return super().__call__(list(inputs), **options) if inputs else []
+        if isinstance(inputs, Iterator):
+            inputs = (example for example in inputs)  # of iterators, transformers knows generators alone
         return super().__call__(inputs, **options)
 
     def save_pretrained(self, save_directory: str | os.PathLike, **options: Any) -> None:

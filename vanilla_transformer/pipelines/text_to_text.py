@@ -78,6 +78,8 @@ class TextToTextPipeline(ChunkPipeline):
     def __call__(self, inputs: Any, **options: Any) -> Any:
         if isinstance(inputs, tuple):
             inputs = list(inputs)
+        if isinstance(inputs, Iterator):
+            inputs = (text for text in inputs)  # of iterators, transformers knows generators alone
         if not isinstance(inputs, list):
             return super().__call__(inputs, **options)
         results = super().__call__(inputs, **options) if inputs else []
