@@ -407,8 +407,8 @@ def test_an_index_never_leads_out_of_its_folder(copy, tmp_path):
 def test_a_name_is_a_folder_or_an_id_and_the_nearest_folder_is_named(copy, tmp_path, monkeypatch):
     assert locate(copy).folder == copy and locate("me/model").folder is None
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"\./modle is not there.*did you mean './model'"):
-        locate("./modle")
+    with pytest.raises(FileNotFoundError, match=r"\./mymodel is not there.*did you mean './model'"):
+        locate("./mymodel")
     with pytest.raises(LoadingError, match="neither a folder here nor a Hub id"):
         locate("a b c")
     with pytest.raises(FileNotFoundError, match="is a file"):
