@@ -34,7 +34,6 @@ from transformers.trainer_pt_utils import safe_globals
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.hub import PushError, ensure_repository, push_folder
-from vanilla_transformer.loading import LoadingError, pickle_sentence
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.adapter import (
     ADAPTER_FILES,
@@ -486,8 +485,6 @@ def _unsafe_file(checkpoint: Path | None) -> Path:
 def _train(trainer: Any, checkpoint: Path | None, folder: Path) -> None:
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    except pickle.UnpicklingError as error:
-        raise LoadingError(pickle_sentence(checkpoint, error)) from error
     except SafetensorError as error:
         raise ValueError(f"{checkpoint} is damaged ({error}); delete it and go on from the one before it.") from error
     except pickle.UnpicklingError as error:
