@@ -67,10 +67,54 @@ COMMANDS = [
 RECIPES = [
     # overrides of recipe.yaml, by section
     ("task=seq2sec", "task: 'seq2sec' is unknown; did you mean 'seq2seq'?"),
+    ("output_dir=null", "output_dir=None is of the wrong type: it must be text"),
+    ("data.train=[1", "data.train='[1' is not valid YAML"),
+    ("data.train.portion=[0.5,0.2]", "data.train: portion=[0.5, 0.2] must be two shares that rise"),
+    ("data.train.source=gone.en", "There is no file gone.en"),
+    ("data.train.source=mac.txt", "mac.txt ends its lines in carriage returns"),
+    ("data.train.source=cut.gz", "cut.gz cannot be unpacked"),
+    ("data.train='{path: latin1.txt}'", "what kind of file latin1.txt is"),
+    ("tokenizer.min_frequency=-1", "tokenizer.min_frequency=-1 must not be negative"),
+    ("tokenizer.vocab_size=1000000000", "tokenizer.vocab_size=1000000000 must be at most 2,000,000"),
+    ("model.hidden_size=1000000000", "parameters need", "GB for weights", "make the model smaller"),
+    ("model.attn_implementation=eagr", "did you mean 'eager'?"),
+    ("model.qqqqqq=1", "unknown field model.qqqqqq; no field has a name like it"),
+    ("training.learning_rate=5,0e-4", "must be a number, such as 0.0005 or 5e-4"),
+    ("training.max_steps=1000000000000000000000000000000", "training.max_steps=1e+30 must be at most"),
+    ("training.num_train_epochs=.inf", "training.num_train_epochs=inf must be at most 1,000,000"),
+    ("training.dataloader_num_workers=99999", "must be at most 256"),
+    ("training.neftune_noise_alpha=-5", "must not be negative"),
+    ("training.adam_beta2=1.5", "training.adam_beta2=1.5 must be below 1"),
+    ("training.save_steps=0", "training.save_steps=0 must be above 0"),
+    ("training.eval_steps=0", "training.eval_steps=0 must be above 0"),
+    ("training.logging_steps=-1", "training.logging_steps=-1 must be above 0"),
+    ("generation.max_length=-4", "generation.max_length=-4 must be at least 1"),
+    ("lm: data.train.portion=half", "data.train: portion='half' must be two numbers"),
+    ("lm: data.train.path=mac.txt", "mac.txt ends its lines in carriage returns"),
+    ("lm: training.fp16_opt=1", "unknown field training.fp16_opt"),
 ]
+
+ALIAS_BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+"""500 bytes that stand for 400 million values."""
 
 RECIPE_FILES = [
     ("3", "must be a mapping"),
+    ("- a\n- b\n", "given.yaml holds no recipe: it must be a mapping"),
+    ("[" * 5000, "given.yaml is nested more than 50 levels deep"),
+    ("{a: " * 5000, "given.yaml is nested more than 50 levels deep"),
+    (ALIAS_BOMB, "given.yaml holds more than 100,000 values, its aliases followed"),
+    ("a: &a [*a]", "the alias *a at line 1 within what it stands for"),
+    ("seed: 1\ntask: seq2seq\nseed: 2\n", "the key 'seed' twice, at line 1 and line 3"),
+    ("a: !!python/object/apply:os.system [id]", "has the tag", "tags are not read"),
+    ('output_dir: "\\ud83d"', "half a character (a lone surrogate, as of a cut emoji) at line 1"),
+    ('output_dir: "a\\0b"', "holds a NUL character at line 1"),
+    (b"card: {title: gr\xfc\xdfe}", "given.yaml is not valid UTF-8"),
+    ("a: 1\n---\nb: 2\n", "holds several documents"),
+    ("a: [1\nb: 2", "given.yaml is not valid YAML at line 2"),
+    ("", "given.yaml holds no recipe"),
+    ("#" * (2 << 20), "given.yaml is larger than 1 MiB"),
 ]
 
 DAMAGED = [

@@ -601,6 +601,18 @@ def test_br27_smoothing_of_trainer_shifts_labels(tmp_path, peft):
     assert (loss_with(0.1) - unshifted).abs() > 0.01
 
 
+def test_label_smoothing_of_a_trainer_whose_collator_lacks_the_model_names_the_remedy(tmp_path):
+    model = tiny_model("encoder-decoder")
+    arguments = TrainingArguments(
+        str(tmp_path), label_smoothing_factor=0.1, report_to="none", use_cpu=True, disable_tqdm=True
+    )
+    batch = {"input_ids": tokens(1, 3, seed=0), "labels": tokens(1, 4, seed=1)}
+    with pytest.raises(
+        ValueError, match=r"label_smoothing_factor has taken the labels .* give its collator the model"
+    ):
+        Trainer(model, arguments).compute_loss(model, batch)
+
+
 @pytest.mark.slow
 def test_seq2seq_trainer_accumulates_and_generates(tmp_path):
     """Its own collator, padding to uneven lengths, and evaluation on generated text."""

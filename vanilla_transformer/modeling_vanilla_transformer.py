@@ -847,7 +847,14 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 def _exactly_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> torch.Tensor:
     """The one of the two that is given; an error of one sentence for none, both, or one without a token."""
     if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError(f"give exactly one of {prefix}input_ids and {prefix}inputs_embeds.")
+        sentence = f"give exactly one of {prefix}input_ids and {prefix}inputs_embeds"
+        if prefix and input_ids is None:
+            sentence += (
+                ", or labels; where a Trainer with label_smoothing_factor has taken the labels out of the batch, give its "
+                "collator the model, as in DataCollatorForSeq2Seq(tokenizer, model=model), or set label_smoothing in the "
+                "config instead"
+            )
+        raise ValueError(f"{sentence}.")
     name, inputs = ("input_ids", input_ids) if inputs_embeds is None else ("inputs_embeds", inputs_embeds)
     if inputs.numel() == 0 and not is_tracing(inputs):  # attention backends differ in what they make of nothing
         raise ValueError(f"{prefix}{name} of shape {tuple(inputs.shape)} hold no token.")
