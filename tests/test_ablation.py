@@ -586,6 +586,41 @@ def test_what_looks_like_markup_is_printed_as_it_is(finished, tmp_path):
         assert all(f"{cell['score_delta']:+.2f} ± " in printed for cell in table["cells"][1:])
 
 
+def test_the_costs_of_each_cell_stand_in_the_table(finished):
+    table = json.loads((finished[0] / "ablation.json").read_text())
+    assert "| MFLOPs/token | memory (MB) |" in markdown_table(table)
+    base, pre, gated = table["cells"]
+    for cell in (base, pre, gated):
+        # a token passes one of the two stacks: some 6 operations for each weight of a matrix there, and attention
+        assert 2 * cell["parameters"] < cell["flops_per_token"] < 12 * cell["parameters"]
+        assert 50 < cell["peak_memory_mb"] < 20_000
+    assert base["flops_per_token"] == pytest.approx(pre["flops_per_token"], rel=0.01)
+    assert gated["flops_per_token"] > base["flops_per_token"]
+
+
+def test_a_table_that_is_scored_by_the_validation_loss_has_it_once(finished):
+    table = json.loads((finished[0] / "ablation.json").read_text())
+    loss = {
+        "key": "loss",
+        "heading": "cross entropy",
+        "label": "cross entropy",
+        "percent": False,
+        "lower_is_better": True,
+    }
+    for data, columns in (("validation", 10), ("unseen", 12)):
+        table["score"] = {**loss, "data": data}
+        lines = [line for line in markdown_table(table).splitlines() if line.startswith("|")]
+        assert {line.count("|") - 1 for line in lines} == {columns}
+        assert ("validation loss" in lines[0]) == (data == "unseen")
+
+
+def test_names_of_a_table_are_no_markdown(finished):
+    table = json.loads((finished[0] / "ablation.json").read_text())
+    table["title"], table["cells"][1]["name"] = "Mine\n# <b>", "a*b* | $c$"
+    text = markdown_table(table)
+    assert text.startswith("# Mine # \\<b>\n") and r"| a\*b\* \| \$c\$ |" in text
+
+
 def test_the_table_of_multi30k_has_every_choice():
     table = Ablation.load(ROOT / "scripts" / "recipes" / "multi30k_ablation.yaml")
     config = {cell.name: next(iter(cell.recipes.values())).config() for cell in table.cells}

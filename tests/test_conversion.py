@@ -1005,7 +1005,7 @@ def test_a_tokenizer_with_two_vocabularies_becomes_one_for_each_side(tmp_path, m
     task = Recipe.from_dict(values).new_task()
     task.prepare({}, None)
     assert task.separate and task.target_tokenizer(text_target=target).input_ids == written
-    assert "target_tokenizer.batch_decode" in task.use()
+    assert "target_tokenizer.batch_decode" in task.use("A text.")
 
 
 def test_a_run_that_starts_from_a_model_of_transformers_is_told_to_convert_it(tmp_path):

@@ -305,7 +305,15 @@ main(["push", {str(finished)!r}, {name!r}])
     pushed = hub.files(name)
     assert f"pushed: {hub.url}/{name}/commit/" in said
     assert set(pushed) == {".gitattributes", *MODEL, *TOKENIZER, *about}
-    assert all(pushed[path] == (finished / path).read_bytes() for path in pushed if path != ".gitattributes")
+    told = {"README.md", "recipe.yaml", "metrics.json"}
+    assert all(pushed[p] == (finished / p).read_bytes() for p in pushed if p != ".gitattributes" and p not in told)
+    # these say nothing of this machine's folders, and the lines of the card load what was pushed
+    for path in told:
+        assert str(finished.parent).encode() in (finished / path).read_bytes() or path == "README.md"
+        assert str(finished.parent).encode() not in pushed[path], path
+    assert yaml.safe_load(pushed["recipe.yaml"])["data"]["train"]["source"] == "train.source"
+    assert json.loads(pushed["metrics.json"])["data"]["train"]["name"] == "train.source -> train.target"
+    assert f'from_pretrained("{name}")'.encode() in pushed["README.md"] and b'"."' not in pushed["README.md"]
     assert len([r for r in hub.requests if "/commit/" in r[1]]) == 1
     large = [path for _, path, _ in hub.requests if path.startswith(("/lfs/", "/v1/xorbs/"))]
     assert {path.startswith("/v1/") for path in large} == {upload == "xet"}

@@ -118,8 +118,9 @@ def test_bytes_of_one_character_join_where_it_ends(tokenizer):
 
 
 def test_a_model_of_one_stack_and_empty_texts_are_refused(model, tokenizer):
-    with pytest.raises(ValueError, match="AutoModelForSeq2SeqLM"):
-        attention_maps(tiny_model("decoder-only", vocab_size=270), tokenizer, SOURCE, TARGET)
+    for architecture, automatic in (("decoder-only", "AutoModelForCausalLM"), ("encoder-only", "AutoModel")):
+        with pytest.raises(ValueError, match=f"give an encoder-decoder.* loaded with {automatic} and"):
+            attention_maps(tiny_model(architecture, vocab_size=270), tokenizer, SOURCE, TARGET)
     bare = train_character_tokenizer([SOURCE])
     with pytest.raises(ValueError, match="source '' has no token"):
         attention_maps(model, bare, "", TARGET)
@@ -158,8 +159,12 @@ def assert_nothing_is_clipped(figure):
     ("options", "panels", "title"),
     [
         ({}, 1, "Cross-attention, mean of 3 layers, mean of 4 heads"),
-        ({"layer": -1, "head": 1}, 1, "Cross-attention, layer 3 of 3, head 2 of 4"),
-        ({"kind": "encoder", "layer": 0, "head": "each"}, 4, "Encoder self-attention, layer 1 of 2, each head"),
+        ({"layer": -1, "head": 1}, 1, "Cross-attention, layer 2 of 3, head 1 of 4, counted from 0"),
+        (
+            {"kind": "encoder", "layer": 0, "head": "each"},
+            4,
+            "Encoder self-attention, layer 0 of 2, each head, counted from 0",
+        ),
         ({"kind": "decoder", "title": "12 $ and 5 $"}, 1, "12 $ and 5 $"),
     ],
 )
@@ -173,12 +178,16 @@ def test_pictures_show_the_weights_under_their_labels(maps, tmp_path, monkeypatc
     assert figure._suptitle.get_text().replace("\n", " ") == title
     drawn = [axes for axes in figure.axes if axes.images]
     assert len(drawn) == panels
+    rows = [axes.get_subplotspec().rowspan.start for axes in drawn]
+    assert len({rows.count(row) for row in rows}) == 1, "a row of heads is not full"
+    assert figure.axes[-1].get_ylim() == (0, 1), "the scale beside it"
     weights = getattr(maps, options.get("kind", "cross"))
     weights = weights[options["layer"]] if "layer" in options else weights.mean(0)
     head = options.get("head")
     expected = weights if head == "each" else [weights.mean(0) if head is None else weights[head]]
     for axes, panel in zip(drawn, expected, strict=True):
         torch.testing.assert_close(torch.from_numpy(axes.images[0].get_array().data), panel)
+        assert axes.images[0].get_clim() == (0, 1)  # so that attention to all alike is pale
         assert len(axes.get_xticklabels()) == panel.shape[1]
         assert len(axes.get_yticklabels()) == panel.shape[0]
     assert_nothing_is_clipped(figure)
@@ -214,7 +223,7 @@ def test_what_there_is_not_is_refused(maps, tmp_path, options, message):
     assert not list(tmp_path.iterdir())
 
 
-def test_without_matplotlib_one_sentence_names_the_extra(maps, tmp_path, monkeypatch):
+def test_without_matplotlib_one_sentence_says_what_to_install(maps, tmp_path, monkeypatch):
     real_import = builtins.__import__
 
     def no_matplotlib(name, *args, **kwargs):
@@ -223,5 +232,5 @@ def test_without_matplotlib_one_sentence_names_the_extra(maps, tmp_path, monkeyp
         return real_import(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", no_matplotlib)
-    with pytest.raises(ImportError, match=r"vanilla-transformer\[plots\]"):
+    with pytest.raises(ImportError, match="pip install matplotlib"):
         plot_attention(maps, tmp_path / "attention.png")

@@ -17,6 +17,13 @@ from vanilla_transformer.training import model_card
 from vanilla_transformer.training.energy import estimate_energy
 from vanilla_transformer.training.fields import override_fields
 from vanilla_transformer.training.licenses import LICENSES
+from vanilla_transformer.training.public import (
+    base_name,
+    card_of_repository,
+    escape_markdown,
+    public_values,
+    without_nulls,
+)
 from vanilla_transformer.training.recipe import Recipe, RecipeError
 from vanilla_transformer.training.run import run_recipe
 from vanilla_transformer.training.tasks import TASKS
@@ -114,7 +121,8 @@ def test_the_card_of_every_task_is_valid_and_says_what_metrics_json_says(finishe
     assert "![Loss" in text and (folder / "curves.png").is_file()
     assert "{{" not in text and "{%" not in text and "None" not in text.replace("None was given", "")
     shown = text.partition("yaml\n")[2].partition("```")[0]
-    assert yaml.safe_load(shown) == yaml.safe_load((folder / "recipe.yaml").read_text())
+    assert yaml.safe_load(shown) == without_nulls(public_values(yaml.safe_load((folder / "recipe.yaml").read_text())))
+    assert str(folder.parent) not in text and "null" not in shown
 
 
 def test_what_the_recipe_says_of_the_card_stands_in_it(finished):
@@ -150,7 +158,7 @@ def test_br47_the_lines_of_the_card_run_with_the_package_and_with_trust_in_its_c
     folder, _ = finished
     text = ModelCard.load(folder / "README.md").text
     code = text.partition("```python\n")[2].partition("```")[0]
-    assert len([line for line in code.splitlines() if line]) <= 6
+    assert len([line for line in code.splitlines() if line and not line.startswith("#")]) <= 6
     first, _, others = code.partition("\n")
     assert first.startswith("import vanilla_transformer")
     trusted = re.sub(r'(from_pretrained\("\.")|(model=".")', r"\1\2, trust_remote_code=True", others)
@@ -159,6 +167,88 @@ def test_br47_the_lines_of_the_card_run_with_the_package_and_with_trust_in_its_c
     there = f"os.chdir({str(folder)!r})\n"
     assert snippets(there + code)
     assert snippets(there + trusted, package=False)
+
+
+def test_the_example_of_the_card_has_the_output_that_its_lines_give(finished, snippets):
+    """Where it is not drawn by chance; and five texts are shown with what was made of them."""
+    folder, values = finished
+    task, text = values.get("task", "seq2seq"), ModelCard.load(folder / "README.md").text
+    code = text.partition("```python\n")[2].partition("```")[0]
+    printed = "\n".join(line[2:] for line in code.splitlines() if line.startswith("# "))
+    examples = json.loads((folder / "metrics.json").read_text())["examples"]
+    assert printed and 3 <= len(examples) <= 5
+    shown = min(filter(None, (" ".join(example["source"].split()) for example in examples)), key=len)
+    assert repr(shown) in code
+    for example in examples:
+        assert " | ".join(escape_markdown(example[name]) for name in ("source", "reference", "output")) in text
+    if task != "causal-lm":
+        assert snippets(f"os.chdir({str(folder)!r})\n" + code).strip() == printed
+
+
+def test_outputs_stand_beside_the_scores_one_line_for_each_text(finished):
+    folder, values = finished
+    metrics = json.loads((folder / "metrics.json").read_text())
+    files = {path.stem: path.read_text().splitlines() for path in (folder / "outputs").glob("*.txt")}
+    if values.get("task", "seq2seq") in ("causal-lm", "masked-lm"):
+        assert not files  # which are scored by probabilities and not by what they write
+        return
+    assert files.keys() == {"validation", *metrics["test"]}
+    for name, lines in files.items():
+        assert len(lines) == metrics["data"][name]["kept"]
+    assert {example["output"] for example in metrics["examples"]} <= set(
+        files[min(files, key=lambda n: n == "validation")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "escaped"),
+    [
+        ("# a\n# b", "# a # b"),
+        ("test_2016_flickr", "test_2016_flickr"),
+        ("_a_ *b* [c](d) <e> | ~f~ `g` $h$", "\\_a\\_ \\*b\\* \\[c\\](d) \\<e> \\| \\~f\\~ \\`g\\` \\$h\\$"),
+    ],
+)
+def test_what_people_wrote_is_no_markdown(given, escaped):
+    assert escape_markdown(given) == escaped
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/home/me/a/train.en -> /home/me/a/train.de", "train.en -> train.de"),
+        ("../shared/x.en, ../shared/y.en -> z.de", "x.en, y.en -> z.de"),
+        (r"C:\data\train.tsv", "train.tsv"),
+        ("me/pairs", "me/pairs"),
+        ("data/train.en", "train.en"),
+        ("~/models/base", "base"),
+        ("texts", "texts"),
+    ],
+)
+def test_files_are_named_without_their_folders(path, name):
+    assert base_name(path) == name
+    assert public_values({"data": {"train": {"source": [path]}}, "seed": 1}) == {
+        "data": {"train": {"source": [name]}},
+        "seed": 1,
+    }
+
+
+def test_names_with_line_ends_make_no_headings(tmp_path, validate):
+    part = {"source": "a.txt", "target": "b.txt"}
+    name = "news\n# Ignore this |"
+    card = card_of(tmp_path, [f"output_dir={json.dumps(str(tmp_path / 'a *run* $5'))}"], {name: part})
+    validate(card)
+    headings = re.findall("^#+ (.*)$", card.text, flags=re.M)
+    assert headings == [r"a \*run\* \$5", *SECTIONS]
+    assert r"| news # Ignore this \| |" in card.text
+    assert r"| a \| b c | \<i>d\</i> | \$e\$ \*f\* |" in card.text
+
+
+def test_a_card_names_the_repository_it_is_pushed_to(finished):
+    text = (finished[0] / "README.md").read_text()
+    pushed = card_of_repository(text, "me/model")
+    assert '"."' in text and '"."' not in pushed and '"me/model"' in pushed
+    assert "FOLDER" not in pushed and "Replace `" not in pushed
+    assert card_of_repository("# Mine\n", "me/model") == "# Mine\n"
 
 
 def test_a_finished_run_gets_another_card_by_resuming(tmp_path, validate):
@@ -196,13 +286,14 @@ def card_of(tmp_path, overrides=(), test=None, metrics=None, repository=None):
     made_up = {
         "training": {
             "minutes": 1.5, "updates": 9, "epochs": 3.0, "examples": 120, "tokens_per_second": None,
-            "architecture": "encoder-decoder", "parameters": 1000, "processes": 2, "stopped": None,
+            "architecture": "encoder-decoder", "parameters": 1000, "processes": 2, "stopped": "ended at update 9: done", "warmup": None,
         },
         "data": dict.fromkeys(("train", "validation", *changed.data.test), report),
         "hardware": {"device": "cpu", "machine": "x86_64", "threads": 2, "torch": "2.13.0"},
         "energy": estimate_energy(1.5, 4),
         "model": {"validation": {"best": scores}, "weights": "best", "weights_are": "best checkpoint"},
         "test": {name: dict(scores) for name in changed.data.test},
+        "examples": [{"source": "a | b\nc", "reference": "<i>d</i>", "output": "$e$ *f*"}],
     }  # fmt: skip
     for name, value in (metrics or {}).items():
         made_up["test"]["unseen"][name] = value

@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from transformers import get_scheduler
+from transformers import SchedulerType, get_scheduler
 
 from runs import equal_weights, log_of, logged, power_cut, recipe_values, run, weights
 from vanilla_transformer.training.recipe import Recipe, RecipeError
@@ -19,6 +19,7 @@ from vanilla_transformer.training.schedules import (
 )
 from vanilla_transformer.training.trainer import TokenTrainer
 
+ENDLESS = ["constant", "constant_with_warmup", "inverse_sqrt"]
 DECAY = ["training.lr_scheduler_type=inverse_sqrt_decay"]
 
 
@@ -60,11 +61,16 @@ def test_a_warm_up_that_is_too_long_is_shortened_to_its_share_of_the_run():
         assert found.index(max(found)) + 1 == round(LONGEST_WARMUP * 100) and max(found) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("name", ["linear", "cosine", "polynomial", "cosine_with_restarts"])
+@pytest.mark.parametrize(
+    "name", [name.value for name in SchedulerType if name.value not in [*ENDLESS, "reduce_lr_on_plateau", "greedy"]]
+)
 def test_schedules_of_transformers_end_with_the_time(name):
+    """All of them: one that transformers adds, or builds in another way, is found here."""
+    options = {"min_lr_rate": 0.1} if "min_lr" in name else {"num_decay_steps": 20} if "stable" in name else {}
+
     def theirs(total, follows):
         def scheduler(optimizer, clock):
-            made = get_scheduler(name, optimizer, num_warmup_steps=5, num_training_steps=total)
+            made = get_scheduler(name, optimizer, 5, total, options)
             assert not follows or follow_clock(made, total, clock)
             return made
 
@@ -77,7 +83,7 @@ def test_schedules_of_transformers_end_with_the_time(name):
 
 def test_schedules_without_a_length_stay_as_they_are():
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    for name in ("constant", "constant_with_warmup", "inverse_sqrt"):
+    for name in ENDLESS:
         scheduler = get_scheduler(name, optimizer, num_warmup_steps=5, num_training_steps=10)
         before = list(scheduler.lr_lambdas)
         assert not follow_clock(scheduler, 10, float) and scheduler.lr_lambdas == before

@@ -220,7 +220,7 @@ def test_training_stops_where_bleu_no_longer_improves(tmp_path, monkeypatch):
     values |= {"early_stopping": {"patience": 2, "threshold": 0.5}, "averaging": {"last": 0}}
     result = run(values, say=said.append)
     sentence = "stopped at update 8: bleu has not improved by more than 0.5 for 2 evaluations"
-    assert sentence in said and result.metrics["training"]["stopped"] == sentence
+    assert f"training {sentence}" in said and result.metrics["training"]["stopped"] == sentence
     assert result.metrics["training"]["updates"] == 8
     assert f"- Training {sentence}." in (result.folder / "README.md").read_text()
 
@@ -236,7 +236,7 @@ def test_training_stops_by_the_loss_with_a_checkpoint_also_between_two(tmp_path)
 
 def test_a_run_that_goes_to_its_end_does_not_speak_of_stopping(plain):
     metrics = json.loads((Path(plain[0]["output_dir"]) / "metrics.json").read_text())
-    assert metrics["training"]["stopped"] is None
+    assert metrics["training"]["stopped"].startswith("ended at update ")
     assert "stopped" not in (Path(plain[0]["output_dir"]) / "README.md").read_text()
 
 
@@ -261,7 +261,10 @@ def test_the_count_goes_on_in_a_resumed_run_and_a_stopped_run_does_not_train_aga
     assert equal_weights(weights(again.folder), kept)
 
     longer = run(values, ["early_stopping.patience=5"], resume=True)
-    assert longer.metrics["training"]["stopped"] is None and longer.metrics["training"]["updates"] == 9
+    assert (
+        longer.metrics["training"]["stopped"].startswith("ended at update 9: ")
+        and longer.metrics["training"]["updates"] == 9
+    )
     assert longer.metrics["model"]["best_checkpoint"] == "checkpoint-9"
 
 

@@ -1,5 +1,6 @@
 """The folder of a run, or of a saved model, to a repository on the Hub: in one commit, so that all of it arrives or nothing."""
 
+import json
 import time
 from collections.abc import Callable
 from fnmatch import fnmatch
@@ -7,11 +8,14 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeVar
 
+import yaml
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import parse_ratelimit_headers
 
 from vanilla_transformer.model_files import model_files
+from vanilla_transformer.training.public import card_of_repository, public_values
+from vanilla_transformer.training.yaml_text import dump_yaml
 from vanilla_transformer.utils.errors import hide_tokens
 
 __all__ = ["PushError", "ensure_repository", "model_files", "push_folder"]
@@ -20,6 +24,9 @@ T = TypeVar("T")
 
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
 """Weights in a repository, which make way for those of the folder."""
+
+CARD, PUBLIC = "README.md", ("recipe.yaml", "metrics.json")
+"""Files of a run that may name folders of this machine."""
 
 LONGEST_WAIT = 300
 """Seconds to wait at most where the Hub asks for patience."""
@@ -93,7 +100,9 @@ def push_folder(
     def commit() -> CommitInfo:
         there = api.list_repo_files(full_id, revision=revision)
         old = [name for name in there if name not in files and any(fnmatch(name, mask) for mask in WEIGHTS)]
-        operations: list[Any] = [CommitOperationAdd(name, str(path)) for name, path in files.items()]
+        operations: list[Any] = [
+            CommitOperationAdd(name, _content(name, path, full_id)) for name, path in files.items()
+        ]
         operations += [CommitOperationDelete(name) for name in old]
         # not `upload_folder`, which may make several commits of one folder
         return api.create_commit(full_id, operations, commit_message=message, revision=revision)
@@ -121,6 +130,22 @@ def _checked_token(token: str | None, what: str | Path, repo_id: str, again: str
     if reason:
         raise PushError(f"{what} was not pushed to {repo_id}: {reason}, then {again}.")
     return str(token)
+
+
+def _content(name: str, path: Path, repo_id: str) -> str | bytes:
+    """Return the file to upload, or what it says to the world: a card with the repository's id, names without folders."""
+    if name not in (CARD, *PUBLIC):
+        return str(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        if name == CARD:
+            return card_of_repository(text, repo_id).encode()
+        values = public_values(yaml.safe_load(text) if name.endswith(".yaml") else json.loads(text))
+    except (ValueError, yaml.YAMLError, RecursionError):  # whatever it is, it was not written by a run
+        return str(path)
+    if name.endswith(".yaml"):
+        return dump_yaml(values).encode()
+    return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _patiently(request: Callable[[], T]) -> T:

@@ -123,6 +123,7 @@ class Translator:
         max_batch_tokens: int = 1024,
         read_ahead: int = 1024,
         report: Callable[[str], Any] = logger.warning,
+        done: Callable[[int], object] | None = None,
         **generate_options: Any,
     ) -> Iterator[list[Hypothesis]]:
         """Yield the best outputs of every text, in the order of the texts.
@@ -138,6 +139,7 @@ class Translator:
                 of a CPU, where larger batches wait for their longest outputs and leave the processor's cache.
             read_ahead: texts among which batches are formed; 1 answers each text at once.
             report: gets a line that names the texts that are longer than the model was trained with.
+            done: called with the number of texts, or parts of them, of every batch that is written, for a bar.
             generate_options: of `generate()`, such as `num_beams`.
 
         Raises:
@@ -165,6 +167,8 @@ class Translator:
                 found = self._generate([rows[i] for i in batch], n_best, scores, generate_options)
                 for index, hypotheses in zip(batch, found, strict=True):
                     outputs[index] = hypotheses
+                if done is not None:
+                    done(len(batch))
             of_parts = iter(outputs)
             for of_text in parts:
                 found = [next(of_parts) for _ in of_text]

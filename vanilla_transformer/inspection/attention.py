@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +15,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.utils.atomic import atomic_file
-from vanilla_transformer.utils.pictures import picture_format
+from vanilla_transformer.utils.pictures import fonts_for, picture_format
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,8 +74,10 @@ def attention_maps(
     """
     if not model.config.is_encoder_decoder:
         raise ValueError(
-            f"Attention maps of a pair need an encoder-decoder model, and {type(model).__name__} is none: "
-            "load the model with AutoModelForSeq2SeqLM."
+            f"attention maps are of a source and a target, and {type(model).__name__} is "
+            f"{'a decoder alone' if model.can_generate() else 'an encoder alone'}: give an encoder-decoder, such as a "
+            "translator; output_attentions=True gives the weights of this one, loaded with "
+            f'{"AutoModelForCausalLM" if model.can_generate() else "AutoModel"} and attn_implementation="eager".'
         )
     target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
     source_ids = tokenizer(source, return_tensors="pt", split_special_tokens=True)["input_ids"].to(model.device)
@@ -179,8 +180,8 @@ def plot_attention(
         maps: of `attention_maps`.
         path: of the PNG; missing folders are made.
         kind: "cross" (what the target looks at in the source), "encoder" or "decoder" (self-attention).
-        layer: number of a layer, negative from the top; None for the mean over all layers.
-        head: number of a head; None for the mean over all heads; "each" for a picture of each side by side.
+        layer: number of a layer from 0, negative from the top; None for the mean over all layers.
+        head: number of a head from 0; None for the mean over all heads; "each" for a picture of each side by side.
         title: above the picture; None names what is shown.
 
     Returns:
@@ -194,9 +195,7 @@ def plot_attention(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError(
-            "Pictures of attention are drawn with matplotlib: pip install 'vanilla-transformer[plots]'."
-        ) from error
+        raise ImportError("Pictures of attention are drawn with matplotlib: pip install matplotlib.") from error
 
     sides = {
         "cross": (maps.source_tokens, maps.target_tokens, "Cross-attention", "source, read", "target, written"),
@@ -222,9 +221,9 @@ def plot_attention(
     else:
         number = _index("layer", layer, layers)
         weights = weights[number]
-        shown = f"layer {number + 1} of {layers}"
+        shown = f"layer {number} of {layers}"
     if head == "each":
-        panels = [(f"head {number + 1}", weights[number]) for number in range(heads)]
+        panels = [(f"head {number}", weights[number]) for number in range(heads)]
         shown += ", each head"
     elif head is None:
         panels = [("", weights.mean(0))]
@@ -232,10 +231,11 @@ def plot_attention(
     else:
         number = _index("head", head, heads)
         panels = [("", weights[number])]
-        shown += f", head {number + 1} of {heads}"
+        shown += f", head {number} of {heads}"
 
-    title = title or f"{name}, {shown}"
-    fonts, drawable = _fonts_for("".join((*keys, *queries, title)))
+    counted = "" if layer is None and head is None else ", counted from 0"
+    title = title or f"{name}, {shown}{counted}"
+    fonts, drawable = fonts_for("".join((*keys, *queries, title)))
     key_labels, query_labels = ([_readable(token, drawable) for token in side] for side in (keys, queries))
 
     # Sizes in inches. A cell is as large as its label needs, and smaller where the picture would outgrow any screen.
@@ -243,9 +243,9 @@ def plot_attention(
     label_size = cell * 72 * 0.52  # points
     panel_width = cell * len(keys) + max(map(len, query_labels)) * label_size / 100 + 0.5
     panel_height = cell * len(queries) + max(map(len, key_labels)) * label_size / 100 + 0.6
-    # The number of columns that makes the whole a little wider than high.
+    # The number of columns that makes the whole a little wider than high, of those that leave no hole in the last row.
     columns = min(
-        range(1, len(panels) + 1),
+        (count for count in range(1, len(panels) + 1) if len(panels) % count == 0),
         key=lambda count: abs(math.log(count * panel_width / (-(-len(panels) // count) * panel_height) / 1.4)),
     )
     rows = -(-len(panels) // columns)
@@ -255,16 +255,14 @@ def plot_attention(
     figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    largest = max(float(panel.max()) for _, panel in panels)
-    for axes, (panel_name, panel) in zip(grid, panels, strict=False):
-        image = axes.imshow(panel.numpy(), cmap="Blues", vmin=0, vmax=largest, interpolation="nearest", aspect="equal")
+    for axes, (panel_name, panel) in zip(grid, panels, strict=True):
+        # 0 to 1 in every picture, so that attention to all alike is pale and pictures can be compared
+        image = axes.imshow(panel.numpy(), cmap="Blues", vmin=0, vmax=1, interpolation="nearest", aspect="equal")
         _label(axes, key_labels, query_labels, label_size, fonts)
         axes.set_xlabel(key_label, color="dimgray", fontsize=9)
         axes.set_ylabel(query_label, color="dimgray", fontsize=9)
         if panel_name:
             axes.set_title(panel_name, fontsize=10)
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
     bar = figure.colorbar(image, ax=list(grid), shrink=0.8, fraction=0.05, pad=0.02, aspect=25)
     bar.set_label("attention weight", color="dimgray", fontsize=9)
     bar.ax.tick_params(labelsize=8)
@@ -304,30 +302,3 @@ def _readable(token: str, drawable: frozenset[str]) -> str:
         "␣" if character == " " else character if character in drawable else f"U+{ord(character):04X}"
         for character in token
     )
-
-
-@cache
-def _fonts_for(text: str) -> tuple[list[str], frozenset[str]]:
-    """Find fonts for a text: matplotlib's own, and installed ones for what that lacks (Chinese, Thai, emoji …).
-
-    Returns:
-        Names of font families, and the characters of the text that one of them can draw.
-    """
-    from matplotlib import font_manager, ft2font
-
-    def covered(font_path: str, characters: set[str]) -> set[str]:
-        font = ft2font.FT2Font(font_path)
-        return {character for character in characters if font.get_char_index(ord(character))}
-
-    own = "DejaVu Sans"
-    families = [own]
-    missing = {character for character in text if character.isprintable()}
-    drawable = covered(font_manager.findfont(own), missing)
-    missing -= drawable
-    for entry in font_manager.fontManager.ttflist:
-        # The "Last Resort" font has a box with a symbol of the script for everything.
-        if missing and "Last Resort" not in entry.name and (found := covered(entry.fname, missing)):
-            families.append(entry.name)
-            drawable |= found
-            missing -= found
-    return families, frozenset(drawable)

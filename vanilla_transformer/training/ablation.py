@@ -74,7 +74,8 @@ _SAME_FOR_ALL = (
     "training.max_steps",
     "training.num_train_epochs",
 )
-_QUANTITIES = ("updates", "minutes", "tokens_per_second", "validation_loss", "score")
+_TRAINING = ("updates", "minutes", "tokens_per_second", "flops_per_token", "peak_memory_mb")
+_QUANTITIES = (*_TRAINING, "validation_loss", "score")
 
 
 @dataclass
@@ -565,7 +566,7 @@ def _table(
             metrics, curve = result["metrics"], result["curve"]
             training = metrics["training"] if metrics else {}
             run = {"seed": seed, "folder": recipe.output_dir, "status": result["status"], "reason": result["reason"]}
-            run |= {name: training.get(name) for name in ("updates", "minutes", "tokens_per_second")}
+            run |= {name: training.get(name) for name in _TRAINING}
             run["validation_loss"] = min((loss for _, loss in curve), default=None) if metrics else None
             run["score"] = _scored(metrics, test)[score["key"]] if metrics and score else None
             runs.append({**run, "curve": curve})
@@ -636,5 +637,5 @@ def _write(folder: Path, table: dict[str, Any], say: Callable[[str], None]) -> N
             drawn = plot_ablation(table, temporary / PICTURE)
         (temporary / TEXT).write_text(markdown_table(table, PICTURE if drawn else None), encoding="utf-8")
     if drawn is False:
-        say(f"{PICTURE} was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings.")
+        say(f"{PICTURE} was not drawn: it needs matplotlib (pip install matplotlib).")
     say(f"finished: {folder / TEXT}")

@@ -9,13 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER
+from vanilla_transformer.training.public import escape_markdown
 
 __all__ = ["COMPARED", "in_words", "markdown_table", "print_table"]
 
 COMPARED = ("validation_loss", "score")
 """What is also given as a difference to the baseline."""
 
-_MEASURED = ("updates", "minutes", "tokens/s")
+_MEASURED = ("updates", "minutes", "tokens/s", "MFLOPs/token", "memory (MB)")
 
 
 def in_words(changes: Mapping[str, Any]) -> str:
@@ -28,7 +29,14 @@ def in_words(changes: Mapping[str, Any]) -> str:
 def _columns(table: dict[str, Any]) -> list[str]:
     score = table["score"] or {"heading": "score", "data": "", "percent": False}
     heading = f"{score['heading']}{' (%)' if score['percent'] else ''}, {score['data']}".removesuffix(", ")
-    return ["cell", "what differs", "parameters", *_MEASURED, "validation loss", "Δ loss", heading, "Δ"]
+    losses = [] if _is_scored_by_loss(table) else ["validation loss", "Δ loss"]
+    return ["cell", "what differs", "parameters", *_MEASURED, *losses, heading, "Δ"]
+
+
+def _is_scored_by_loss(table: dict[str, Any]) -> bool:
+    """Return whether the score is the loss on the validation data, which needs no columns of its own then."""
+    score = table["score"]
+    return bool(score) and score["key"] == "loss" and score["data"] == "validation"
 
 
 def _texts(table: dict[str, Any]) -> list[list[str]]:
@@ -46,6 +54,8 @@ def _texts(table: dict[str, Any]) -> list[list[str]]:
     rows = []
     for row in table["cells"]:
         unfinished = [run["status"] for run in row["runs"] if run["status"] != "finished"]
+        losses = [written(row, name, ".4f") for name in ("validation_loss", "validation_loss_delta")]
+        losses = [] if _is_scored_by_loss(table) else losses
         scored = written(row, "score", f".{digits}f", scale)
         if len(unfinished) == len(row["runs"]):
             scored = unfinished[0]
@@ -57,8 +67,9 @@ def _texts(table: dict[str, Any]) -> list[list[str]]:
                 written(row, "updates", ",.0f"),
                 written(row, "minutes", ".1f"),
                 written(row, "tokens_per_second", ",.0f"),
-                written(row, "validation_loss", ".4f"),
-                written(row, "validation_loss_delta", ".4f"),
+                written(row, "flops_per_token", ",.1f", 1e-6),
+                written(row, "peak_memory_mb", ",.0f"),
+                *losses,
                 scored,
                 written(row, "score_delta", f".{digits}f", scale),
             ]
@@ -69,8 +80,11 @@ def _texts(table: dict[str, Any]) -> list[list[str]]:
 def _notes(table: dict[str, Any]) -> list[str]:
     """What has to be known to read the table, and what became of runs that did not finish."""
     score, seeds = table["score"], table["seeds"]
+    lowest = "Validation loss is the lowest of a run's evaluations, in nats, without label smoothing; "
     notes = [
-        "Validation loss is the lowest of a run's evaluations, in nats, without label smoothing; Δ is to the baseline."
+        f"{'' if _is_scored_by_loss(table) else lowest}Δ is to the baseline.",
+        "MFLOPs/token: millions of floating-point operations of a training step for each token, in matrix products, counted "
+        "on one batch; memory: the peak in training, of tensors on an accelerator, else of the whole process.",
     ]
     if score and score["label"] != score["heading"]:
         notes.append(f"Scores are {score['label']}.")
@@ -101,12 +115,12 @@ def markdown_table(table: dict[str, Any], picture: str | None = None) -> str:
     """
 
     def line(texts: Iterable[str]) -> str:
-        return f"| {' | '.join(text.replace('|', chr(92) + '|') for text in texts)} |"
+        return f"| {' | '.join(escape_markdown(text) for text in texts)} |"
 
     columns = _columns(table)
-    lines = [f"# {table['title']}", "", line(columns), f"|{'---|' * 2}{'---:|' * (len(columns) - 2)}"]
+    lines = [f"# {escape_markdown(table['title'])}", "", line(columns), f"|{'---|' * 2}{'---:|' * (len(columns) - 2)}"]
     lines += [line(texts) for texts in _texts(table)]
-    lines += ["", *(f"- {note}" for note in _notes(table))]
+    lines += ["", *(f"- {escape_markdown(note)}" for note in _notes(table))]
     if hardware := table["hardware"]:
         threads = f"{hardware['threads']} thread{'s' if hardware['threads'] > 1 else ''}"
         lines += [f"- Trained on {hardware['device']} ({hardware['machine']}, {threads}), torch {hardware['torch']}."]
@@ -125,8 +139,8 @@ def print_table(table: dict[str, Any], console: Console | None = None) -> None:
     if console is None:
         console = Console()
         if not console.is_terminal:
-            console.width = 180
-    narrow = console.width < 150
+            console.width = 210
+    narrow = console.width < 180
     columns, rows = _columns(table), _texts(table)
     shown = Table(title=Text(table["title"]))
     kept = [n for n, column in enumerate(columns) if not narrow or column not in ("what differs", *_MEASURED)]

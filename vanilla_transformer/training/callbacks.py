@@ -1,15 +1,14 @@
-"""Callbacks of a run: early stopping, a time limit, stopping on a signal, the progress bar."""
+"""Callbacks of a run: early stopping, a time limit, stopping on a signal, a look at the warm-up."""
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_callback import ProgressCallback
 
+from vanilla_transformer.training.schedules import DECAY, LONGEST_WARMUP, expected_updates, warmup_in_run
 from vanilla_transformer.training.trainer import TokenTrainer
 
-__all__ = ["EarlyStop", "StopOnSignal", "TimeLimit", "TokenProgress"]
+__all__ = ["EarlyStop", "StopOnSignal", "TimeLimit", "WarmupCheck", "describe_warmup"]
 
 
 class EarlyStop(EarlyStoppingCallback):
@@ -104,43 +103,59 @@ class StopOnSignal(TrainerCallback):
         self.trainer.stop_if_interrupted()
 
 
-class TokenProgress(ProgressCallback):
-    """transformers' progress bar with loss and tokens per second behind it, and one line for each evaluation.
+class WarmupCheck(TrainerCallback):
+    """Warns once of a warm-up for which the run has too few updates: at its start, or when the first updates were timed.
 
     Args:
-        scores: that the line shows, where the evaluation has them.
+        trainer: of the run.
+        warn: receives the sentence.
     """
 
-    def __init__(self, scores: Iterable[str] = ()):
-        super().__init__()
-        self.scores = list(scores)
+    def __init__(self, trainer: TokenTrainer, warn: Callable[[str], None]):
+        self.trainer, self.warn = trainer, warn
+        self._timed = False
 
-    def close(self) -> None:
-        """End the line of a bar that was interrupted."""
-        if self.training_bar is not None:
-            self.training_bar.close()
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if not state.is_world_process_zero or self.training_bar is None or not logs:
+        self._check(args, state.max_steps, state.max_steps)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        share = self.trainer.time_share
+        if self._timed or share < 0.01 or (state.global_step < 10 and share < 0.1):
             return
-        if "loss" in logs:
-            shown = {
-                "loss": f"{float(logs['loss']):.3f}",
-                "lr": f"{float(logs['learning_rate']):.1e}",
-                "tok/s": f"{logs.get('tokens_per_second', 0):,}",
-            }
-            self.training_bar.set_postfix(shown)
-        elif "eval_loss" in logs:
-            names = [name for name in ("eval_loss", *(f"eval_{name}" for name in self.scores)) if name in logs]
-            values = "  ".join(f"{name.removeprefix('eval_')} {logs[name]:.4g}" for name in names)
-            self.training_bar.write(
-                f"step {state.global_step:>6}  epoch {state.epoch:>5.1f}  {logs.get('minutes', 0):>5.1f} min  {values}",
-                file=sys.stderr,
-            )
+        self._timed = True
+        updates = expected_updates(state.max_steps, state.global_step, share)
+        if updates < state.max_steps:
+            self._check(args, updates, state.max_steps)
+
+    def _check(self, args: TrainingArguments, updates: float, max_steps: int) -> None:
+        if state_of_warmup := describe_warmup(args, updates, max_steps):
+            self._timed = True
+            self.warn(state_of_warmup)
+
+
+def describe_warmup(args: TrainingArguments, updates: float, max_steps: int) -> str | None:
+    """Return a sentence about a warm-up that is too long for a run of so many updates; None where it is not.
+
+    Args:
+        args: of the run.
+        updates: that the run makes or is expected to make.
+        max_steps: after which it ends where its time does not end it before.
+    """
+    warmup = args.get_warmup_steps(max_steps)
+    few = f"the {'about ' if updates != max_steps else ''}{round(updates):,} updates"
+    why = f"{few} that fit into max_minutes" if updates < max_steps else few
+    decays = args.lr_scheduler_type == "inverse_sqrt" and args.lr_scheduler_kwargs
+    if decays and warmup > LONGEST_WARMUP * updates:
+        shorter = round(warmup_in_run(warmup, updates))
+        return f"the warm-up of {warmup:,} updates is shortened to about {shorter:,}, {LONGEST_WARMUP:.0%} of {why}."
+    if not decays and args.lr_scheduler_type != "constant" and warmup > updates / 2:
+        return (
+            f"the warm-up of {warmup:,} updates takes {'most' if warmup < updates else 'all'} of {why}, too long to learn "
+            f"much; set training.warmup_steps to {max(round(updates / 10), 1):,} or less, or training.lr_scheduler_type to "
+            f"{DECAY}, which shortens it."
+        )
+    return None

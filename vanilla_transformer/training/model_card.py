@@ -4,7 +4,10 @@ Its head is metadata as the Hub wants it (https://github.com/huggingface/hub-doc
 a card is pushed.
 """
 
+import contextlib
+import io
 import itertools
+import json
 import math
 import re
 from importlib import resources
@@ -14,13 +17,18 @@ from typing import Any
 import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, constants
 
+from vanilla_transformer.training.public import base_name, escape_markdown, one_line, public_values, without_nulls
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.tasks import Task
 from vanilla_transformer.training.yaml_text import dump_yaml
+from vanilla_transformer.utils.quiet import quiet
 
 __all__ = ["write_model_card"]
 
 TEMPLATE = "model_card_template.md"
+
+INSTALL = 'pip install torch "transformers>=5.24,<6"'
+"""What the lines of a card need beside the code that stands with the weights."""
 
 
 def write_model_card(
@@ -38,16 +46,20 @@ def write_model_card(
     title = recipe.card.title or Path(recipe.output_dir).absolute().name or "model"
     data = _metadata(title, recipe, task, metrics, repository)
     text = resources.files(__package__).joinpath(TEMPLATE).read_text(encoding="utf-8")
-    use = _use_of_adapter(recipe) if recipe.adapter.kind and not recipe.adapter.merge else task.use()
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["cell"] = _cell
-    recipe_yaml = dump_yaml(recipe.to_dict(), width=100)
+    environment.filters |= {"escape": escape_markdown, "line": one_line, "base_name": base_name}
+    public = without_nulls(public_values(recipe.to_dict()))
+    recipe_yaml = dump_yaml(public, width=100)
+    is_adapter = recipe.adapter.kind and not recipe.adapter.merge
+    use = _use_of_adapter(recipe) if is_adapter else task.use(_example_text(task, metrics))
+    output = _output_of(use, folder)
     body = environment.from_string(text).render(
         title=title,
         recipe=recipe,
         metrics=metrics,
         task=task,
-        use=use.replace('"."', f'"{repository}"') if repository else use,
+        use=with_output(use.replace('"."', json.dumps(repository)) if repository else use, output),
+        install=INSTALL,
         repository=repository,
         score_rows=_score_rows(task, metrics),
         recipe_yaml=recipe_yaml,
@@ -77,6 +89,33 @@ def _use_of_adapter(recipe: Recipe) -> str:
         f'model = PeftModel.from_pretrained({head}.from_pretrained("{recipe.start_from}"), ".")\n'
         'tokenizer = AutoTokenizer.from_pretrained(".")'
     )
+
+
+def _example_text(task: Task, metrics: dict[str, Any]) -> str:
+    """Return the shortest text of the examples, or one in general terms."""
+    sources = [one_line(example["source"]) for example in metrics["examples"]]
+    return min(filter(None, sources), key=len, default="A text such as it was trained on.")
+
+
+def _output_of(code: str, folder: Path) -> str | None:
+    """Run the lines of the card in the folder, as its reader will; None where they cannot be run there yet.
+
+    They are this package's own, with a text from the data as a literal.
+    """
+    printed = io.StringIO()
+    try:
+        with quiet(), contextlib.redirect_stdout(printed):
+            exec(code.replace('"."', repr(str(folder))), {})
+    except Exception:  # the card is worth having without it
+        return None
+    return printed.getvalue().strip() or None
+
+
+def with_output(code: str, output: str | None) -> str:
+    """Return lines of code with what they print as a comment behind them."""
+    if output is None:
+        return code
+    return code + "".join(f"\n# {line}" for line in output.splitlines())
 
 
 def _metadata(
@@ -166,10 +205,6 @@ def _score_rows(task: Task, metrics: dict[str, Any]) -> list[list[str]]:
         [name, *(column.format.format(scores[column.key]) for column in task.score_columns)]
         for name, scores in scored.items()
     ]
-
-
-def _cell(text: str) -> str:
-    return str(text).replace("|", "\\|")
 
 
 def _results(recipe: Recipe, task: Task, metrics: dict[str, Any], repository: str | None) -> list[EvalResult]:

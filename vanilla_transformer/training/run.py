@@ -2,20 +2,23 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import pickle
 import platform
+import re
 import shlex
 import shutil
 import signal
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -24,12 +27,11 @@ from transformers import (
     PreTrainedModel,
     Seq2SeqTrainingArguments,
     Trainer,
-    TrainerState,
     TrainingArguments,
     set_seed,
 )
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
-from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_pt_utils import safe_globals
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
@@ -46,7 +48,13 @@ from vanilla_transformer.training.adapter import (
 )
 from vanilla_transformer.training.allocator import keep_freed_memory
 from vanilla_transformer.training.averaging import average_weights
-from vanilla_transformer.training.callbacks import EarlyStop, StopOnSignal, TimeLimit, TokenProgress
+from vanilla_transformer.training.callbacks import (
+    EarlyStop,
+    StopOnSignal,
+    TimeLimit,
+    WarmupCheck,
+    describe_warmup,
+)
 from vanilla_transformer.training.checkpoints import (
     STATE,
     best_checkpoints,
@@ -57,6 +65,7 @@ from vanilla_transformer.training.checkpoints import (
     read_state,
     regular_checkpoints,
 )
+from vanilla_transformer.training.costs import count_flops, peak_memory, reset_peak_memory
 from vanilla_transformer.training.divergence import DivergenceRule
 from vanilla_transformer.training.energy import estimate_energy
 from vanilla_transformer.training.interruption import Interruption, catch_signals
@@ -65,18 +74,27 @@ from vanilla_transformer.training.model_card import write_model_card
 from vanilla_transformer.training.plots import plot_curves
 from vanilla_transformer.training.processes import agree_on_errors
 from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.training.run_log import Progress, RunLog
 from vanilla_transformer.training.schedules import DECAY, SCHEDULE_OPTIONS, peak_learning_rate
 from vanilla_transformer.training.sharding import check_device, check_plugin, gather_model, is_sharded
-from vanilla_transformer.training.tasks import TASKS, Part, Task
+from vanilla_transformer.training.tasks import TASKS, Example, Part, Task
 from vanilla_transformer.training.trainer import TRAINED_WEIGHTS
 from vanilla_transformer.utils.atomic import atomic_files, is_temporary, remove_temporaries, translate_io_errors
+from vanilla_transformer.utils.bars import library_bars
 from vanilla_transformer.utils.errors import is_lost_connection
 from vanilla_transformer.utils.locks import LOCK, lock_folder
+from vanilla_transformer.utils.quiet import quiet
 
 __all__ = ["RunResult", "clear_folder", "run_recipe", "short_name", "spare", "training_arguments"]
 
-METRICS, RECIPE, CURVES = "metrics.json", "recipe.yaml", "curves.png"
+METRICS, RECIPE, CURVES, OUTPUTS = "metrics.json", "recipe.yaml", "curves.png", "outputs"
 DIVERGED = "diverged.json"
+
+IN_LOG, IN_CARD = 3, 5
+"""Examples of what the model writes: at each evaluation in the log, and in the model card."""
+
+LONGEST_NAME = 80
+"""Characters of the name of a file that is named after a data set."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +131,10 @@ def run_recipe(
     if _accelerator() is None:
         keep_freed_memory()
     arguments = training_arguments(recipe)
-    if arguments.process_index != 0:
-        say = _say_nothing
-    with contextlib.ExitStack() as lock, catch_signals(say) as interruption:
+    log = RunLog(say if arguments.process_index == 0 else None)
+    with contextlib.ExitStack() as lock, log, library_bars(), catch_signals(log) as interruption:
         try:
-            return _run(recipe, arguments, resume, overwrite, say, interruption, lock)
+            return _run(recipe, arguments, resume, overwrite, log, interruption, lock)
         except KeyboardInterrupt as error:
             raise _interrupted(error, Path(recipe.output_dir), interruption.when) from None
 
@@ -127,7 +144,7 @@ def _run(
     arguments: TrainingArguments,
     resume: bool,
     overwrite: bool,
-    say: Callable[[str], None],
+    log: RunLog,
     interruption: Interruption,
     lock: contextlib.ExitStack,
 ) -> RunResult:
@@ -154,16 +171,16 @@ def _run(
             )
         set_seed(recipe.seed)
         task = recipe.new_task()
-        parts = task.read(recipe.data_parts(), folder if checkpoint else None, say)
+        parts = task.read(recipe.data_parts(), folder if checkpoint else None, log)
         train, validation = parts["data.train"], parts["data.validation"]
         sampler = task.batch_sampler(train)
-        say(
+        log(
             f"{len(sampler)} batches an epoch of at most {recipe.batches.max_tokens} tokens"
             f"{' a side' if recipe.batches.count == 'longer' else ''}, "
             f"{100 * sampler.padding_share():.1f} % padding"
         )
-        model = task.model(say)
-        say(f"{model.num_parameters():,} parameters, {model.config.architecture}")
+        model = task.model(log)
+        log(f"{model.num_parameters():,} parameters, {model.config.architecture}")
 
     # not before all else is known to be in order: this deletes a run that is overwritten
     with agree_on_errors():
@@ -172,16 +189,17 @@ def _run(
             with translate_io_errors(folder, "make room and start again"), atomic_files(folder) as temporary:
                 recipe.save(temporary / RECIPE)
                 task.save(temporary)
+            log.open(folder)
     if resume:
-        say(
+        log(
             f"resuming from {checkpoint}" if checkpoint else f"{folder} has no checkpoint yet: starting from the first"
         )
+
+    # Training
+    reset_peak_memory(arguments.device.type)
     with agree_on_errors():
         trainer = _new_trainer(recipe, task, model, arguments, train, validation, sampler, interruption)
-    progress = TokenProgress(name for name, *_ in task.curves)
-    if not arguments.disable_tqdm:
-        trainer.remove_callback(ProgressCallback)
-        trainer.add_callback(progress)
+    progress = _new_progress(recipe, task, trainer, validation, log)
     trainer.add_callback(StopOnSignal(trainer))
     try:
         _train(trainer, checkpoint, folder)
@@ -194,13 +212,18 @@ def _run(
     interruption.when = "after training, while the model was scored and saved,"
     if is_sharded(trainer.model):
         trainer.model = trainer.model_wrapped = gather_model(trainer.accelerator, trainer.model)
-    stopped = _stopped_early(recipe, trainer.state)
-    if stopped:
-        say(stopped)
+    stopped = _end_of_training(recipe, trainer)
+    log(f"training {stopped}")
 
+    # Scores, and the folder of a finished run
     metrics: dict[str, Any] = {
         "task": recipe.task,
-        "training": {**_training_facts(trainer, train), "stopped": stopped},
+        "training": {
+            **_training_facts(trainer, train),
+            **_costs(recipe, task, trainer, train, sampler),
+            "stopped": stopped,
+            "warmup": _warmup(trainer),
+        },
         "data": {short_name(name): part.report.to_dict() for name, part in parts.items()},
         "hardware": _hardware(),
     }
@@ -209,18 +232,21 @@ def _run(
     # scores are of the model as it is saved and loaded again, not under the autocast of training
     trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
     arguments.bf16_full_eval = arguments.fp16_full_eval = False  # nor rounded, as Trainer would leave it
-    metrics["model"] = _choose_weights(recipe, task, trainer, folder, validation, say)
+    outputs: dict[str, list[str]] = {}
+    metrics["model"], outputs["validation"] = _choose_weights(recipe, task, trainer, folder, validation, log)
     if is_adapted(trainer.model) and recipe.adapter.merge:
         trainer.model = trainer.model_wrapped = merge_adapter(trainer.model)
     metrics["test"] = {}
     for name in recipe.data.test:
-        metrics["test"][name] = _score(task, trainer, parts[f"data.test.{name}"], say, name)
+        metrics["test"][name], outputs[name] = _score(task, trainer, parts[f"data.test.{name}"], log, name)
 
     with agree_on_errors():
         if first_process:
-            _finish(recipe, task, trainer, folder, metrics, say, repository)
+            shown = next((parts[f"data.test.{name}"] for name in recipe.data.test), validation)
+            metrics["examples"] = [asdict(example) for example in _examples(task, trainer, shown, IN_CARD)]
+            _finish(recipe, task, trainer, folder, metrics, outputs, log, repository)
             if arguments.push_to_hub:
-                _push(folder, arguments, say)
+                _push(folder, arguments, log)
     arguments.distributed_state.wait_for_everyone()  # a folder that is returned is finished, in whichever process
     return RunResult(folder, metrics)
 
@@ -345,10 +371,6 @@ def _prepare_folder(folder: Path, recipe: Recipe, arguments: TrainingArguments, 
             folder, state, recipe.averaging.best, arguments.metric_for_best_model, arguments.greater_is_better
         )
         delete_old_checkpoints(folder, arguments.save_total_limit, kept)
-
-
-def _say_nothing(line: str) -> None:
-    """What all processes but the first say."""
 
 
 def training_arguments(recipe: Recipe, **overrides: Any) -> TrainingArguments:
@@ -482,6 +504,23 @@ def _unsafe_file(checkpoint: Path | None) -> Path:
     return checkpoint
 
 
+def _new_progress(recipe: Recipe, task: Task, trainer: Any, validation: Part, log: RunLog) -> Progress:
+    """Return what tells of the training, in the place of what transformers prints."""
+    progress = Progress(
+        log,
+        trainer,
+        (name for name, *_ in task.curves),
+        patience=recipe.early_stopping.patience,
+        samples=partial(_sample_lines, task, trainer, validation),
+    )
+    progress.bar = progress.bar and not trainer.args.disable_tqdm
+    for callback in (ProgressCallback, PrinterCallback):
+        trainer.remove_callback(callback)
+    trainer.add_callback(progress)
+    trainer.add_callback(WarmupCheck(trainer, log))
+    return progress
+
+
 def _train(trainer: Any, checkpoint: Path | None, folder: Path) -> None:
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -518,15 +557,25 @@ def _interrupted(error: KeyboardInterrupt, folder: Path, when: str) -> RunInterr
     return RunInterrupted(f"interrupted {when} by {signal.Signals(number).name}; {kept}", remedy, number)
 
 
-def _stopped_early(recipe: Recipe, state: TrainerState) -> str | None:
-    """Why training ended, in words, where it was for want of improvement."""
-    patience, threshold = recipe.early_stopping.patience, recipe.early_stopping.threshold
-    if patience is None or EarlyStop.evaluations_without_improvement(state) < patience:
-        return None
-    metric = str(recipe.training["metric_for_best_model"]).removeprefix("eval_")
-    margin = f" by more than {threshold}" if threshold else ""
-    evaluations = f"{patience} evaluation{'s' if patience > 1 else ''}"
-    return f"stopped at update {state.global_step}: {metric} has not improved{margin} for {evaluations}"
+def _end_of_training(recipe: Recipe, trainer: Any) -> str:
+    """Return why training ended: for want of improvement, time, updates or epochs."""
+    state, patience, threshold = trainer.state, recipe.early_stopping.patience, recipe.early_stopping.threshold
+    if patience is not None and EarlyStop.evaluations_without_improvement(state) >= patience:
+        metric = str(recipe.training["metric_for_best_model"]).removeprefix("eval_")
+        margin = f" by more than {threshold}" if threshold else ""
+        evaluations = f"{patience} evaluation{'s' if patience > 1 else ''}"
+        return f"stopped at update {state.global_step}: {metric} has not improved{margin} for {evaluations}"
+    if state.global_step < state.max_steps:
+        return (
+            f"stopped at update {state.global_step}: its time of {recipe.max_minutes:g} minutes was up (max_minutes)"
+        )
+    if trainer.args.max_steps > 0:
+        return f"ended at update {state.global_step}: it made all its updates (training.max_steps)"
+    epochs = f"{trainer.args.num_train_epochs:g}"
+    return (
+        f"ended at update {state.global_step}: it made {'its epoch' if epochs == '1' else f'all {epochs} epochs'} "
+        "(training.num_train_epochs)"
+    )
 
 
 def _choose_weights(
@@ -536,8 +585,12 @@ def _choose_weights(
     folder: Path,
     validation: Part,
     say: Callable[[str], None],
-) -> dict[str, Any]:
-    """Compare the best checkpoint with the means of several on the validation data; the model keeps the best of these."""
+) -> tuple[dict[str, Any], list[str]]:
+    """Compare the best checkpoint with the means of several on the validation data; the model keeps the best of these.
+
+    Returns:
+        What metrics.json says of it, and the outputs of the kept weights.
+    """
     model = trainer.model
     metric = str(trainer.args.metric_for_best_model).removeprefix("eval_")
     sign = 1 if trainer.args.greater_is_better else -1
@@ -545,7 +598,8 @@ def _choose_weights(
     best = trainer.state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
     kept = "best" if best else "last"
     words = {kept: f"{kept} checkpoint"}
-    scores = {kept: _score(task, trainer, validation, say, f"validation, {words[kept]}")}
+    scores, outputs = {}, {}
+    scores[kept], outputs[kept] = _score(task, trainer, validation, say, f"validation, {words[kept]}")
     if metric not in scores[kept]:
         metric, sign = task.scores[0], 1  # the loss is not among the scores of generated text
     if best:
@@ -563,7 +617,7 @@ def _choose_weights(
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()} if candidates else {}
     for name, weights in candidates.items():
         set_weights(model, weights())
-        scores[name] = _score(task, trainer, validation, say, f"validation, {words[name]}")
+        scores[name], outputs[name] = _score(task, trainer, validation, say, f"validation, {words[name]}")
         if sign * scores[name][metric] >= sign * scores[kept][metric]:
             kept = name
     if candidates:
@@ -571,7 +625,7 @@ def _choose_weights(
     facts["weights"] = kept
     facts["weights_are"] = words[kept]
     facts["validation"] = scores
-    return facts
+    return facts, outputs[kept]
 
 
 def _means(recipe: Recipe, trainer: Trainer, folder: Path) -> dict[str, tuple[list[Path], str]]:
@@ -590,10 +644,13 @@ def _means(recipe: Recipe, trainer: Trainer, folder: Path) -> dict[str, tuple[li
     return {name: (folders, which) for name, (folders, which) in named.items() if len(folders) > 1}
 
 
-def _score(task: Task, trainer: Trainer, part: Part, say: Callable[[str], None], name: str) -> dict[str, Any]:
-    scores = task.score(trainer, part)
+def _score(
+    task: Task, trainer: Trainer, part: Part, say: Callable[[str], None], name: str
+) -> tuple[dict[str, Any], list[str]]:
+    say(f"scoring {name} ({len(part.dataset):,} {task.noun}) ...")
+    scores, outputs = task.score(trainer, part)
     say(f"{name}: {task.score_line(scores)}")
-    return scores
+    return scores, outputs
 
 
 def _training_facts(trainer: Any, train: Part) -> dict[str, Any]:
@@ -608,6 +665,25 @@ def _training_facts(trainer: Any, train: Part) -> dict[str, Any]:
         "parameters": trainer.model.num_parameters(),
         "processes": trainer.args.world_size,
     }
+
+
+def _costs(recipe: Recipe, task: Task, trainer: Any, train: Part, sampler: TokenBudgetBatchSampler) -> dict[str, Any]:
+    """Return what training takes: the peak of memory so far, and operations a token, counted on the first batch."""
+    facts = {"peak_memory_mb": peak_memory(trainer.args.device.type), "flops_per_token": None}
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return facts
+    numbers = next(iter(sampler))
+    rows = task.train_data(train.rows)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    batch = task.train_collator(model)([rows[number] for number in numbers])
+    tokens = int(task.lengths(train.rows)[numbers].sum())
+    return facts | {"flops_per_token": count_flops(model, batch, tokens)}
+
+
+def _warmup(trainer: Any) -> str | None:
+    """Return what is to be said of the warm-up, now that the updates of the run are known."""
+    updates = trainer.state.global_step if trainer.time_share >= 1 else trainer.state.max_steps
+    return describe_warmup(trainer.args, updates, trainer.state.max_steps)
 
 
 def _accelerator() -> str | None:
@@ -642,6 +718,7 @@ def _finish(
     trainer: Trainer,
     folder: Path,
     metrics: dict[str, Any],
+    outputs: dict[str, list[str]],
     say: Callable[[str], None],
     repository: str | None,
 ) -> None:
@@ -653,11 +730,14 @@ def _finish(
         save_model(trainer.model, temporary)
         trainer.state.save_to_json(str(temporary / STATE))
         _write_json(temporary / METRICS, metrics)
+        _write_outputs(temporary / OUTPUTS, outputs)
+        task.save(temporary)  # so that the lines of the card can be run there
+        smoothing = trainer.model.config.label_smoothing
         with spare(f"{CURVES} was not drawn", "trainer_state.json holds its numbers", say):
-            if not plot_curves(trainer.state.log_history, temporary / CURVES, folder.name, task.curves):
-                say(
-                    "curves.png was not drawn: it needs matplotlib, which pip install 'vanilla-transformer[plots]' brings."
-                )
+            if not plot_curves(
+                trainer.state.log_history, temporary / CURVES, folder.name, task.curves, label_smoothing=smoothing
+            ):
+                say(f"{CURVES} was not drawn: it needs matplotlib (pip install matplotlib).")
         with spare("README.md was not written", f"{METRICS} holds what it would say", say):
             write_model_card(temporary, recipe, task, metrics, repository)
         # a run that is resumed may merge what it had not, and both together would be the adapter twice
@@ -680,6 +760,47 @@ def spare(what: str, instead: str, say: Callable[[str], None]) -> Iterator[None]
 def first_line(error: BaseException) -> str:
     """Return what an error says, without the lines that some libraries add."""
     return str(error).strip().partition("\n")[0]
+
+
+def _write_outputs(folder: Path, outputs: dict[str, list[str]]) -> None:
+    """Write what the model wrote for each data set, a line a text, into a file of its name."""
+    names = file_names(outputs)
+    folder.mkdir()
+    for name, lines in outputs.items():
+        if lines:
+            text = "".join(f"{' '.join(line.splitlines())}\n" for line in lines)
+            (folder / f"{names[name]}.txt").write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+
+
+def file_names(names: Iterable[str]) -> dict[str, str]:
+    """Return for each name one that any file system takes, no two of them alike."""
+    found: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:LONGEST_NAME] or "data"
+        ends = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+        taken = {other.casefold() for other in found.values()}
+        found[name] = next(plain + end for end in ends if (plain + end).casefold() not in taken)
+    return found
+
+
+def _examples(task: Task, trainer: Any, part: Part, count: int) -> list[Example]:
+    """Return what the model makes of a few texts spread over a part; none where its weights are spread over processes."""
+    if trainer.is_deepspeed_enabled or is_sharded(trainer.model):
+        return []
+    total = len(part.dataset)
+    rows = sorted({int((number + 0.5) * total / count) for number in range(count)})
+    model = trainer.accelerator.unwrap_model(trainer.model).eval()
+    with quiet():
+        return task.examples(model, part, rows)
+
+
+def _sample_lines(task: Task, trainer: Any, validation: Part) -> list[str]:
+    try:
+        examples = _examples(task, trainer, validation, IN_LOG)
+    except Exception as error:  # whatever it is, the training is worth more than a look at it
+        return [f"no samples ({type(error).__name__}: {error})"]
+    lines = (line for example in examples for line in asdict(example).items())
+    return [f"{name + ':':<11}{shorten(text, 300, placeholder=' ...')}" for name, text in lines]
 
 
 def _repository(arguments: TrainingArguments) -> str:

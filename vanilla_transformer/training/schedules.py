@@ -139,8 +139,12 @@ def _decay_factor(finished: int, *, warmup_steps: int, total: int, decay_share: 
     return inverse_sqrt_decay_factor(finished, warmup_steps, total, clock(), decay_share)
 
 
-def _factor_in_run(finished: int, *, factor: Callable[..., float], total: int, clock: Clock) -> float:
-    return factor(finished, num_training_steps=expected_updates(total, finished, clock()))
+def _factor_in_run(finished: int, *, factor: Any, total: int, clock: Clock) -> float:
+    length, given = expected_updates(total, finished, clock()), factor.keywords
+    if "num_training_steps" in given:
+        return factor(finished, num_training_steps=length)
+    # warmup_stable_decay has the lengths of its three parts
+    return factor(finished, num_stable_steps=max(length - given["num_warmup_steps"] - given["num_decay_steps"], 0))
 
 
 # Partial functions have no state of their own, so a checkpoint holds none of them and a run that is resumed for longer
@@ -160,7 +164,7 @@ def decay_schedule(
 
 
 def follow_clock(scheduler: LRScheduler, total: int, clock: Clock) -> bool:
-    """Let a scheduler of transformers that has a length (linear, cosine, polynomial) end when the run's time is up.
+    """Let a scheduler of transformers that has a length (linear, cosine, polynomial, ...) end when the run's time is up.
 
     Returns:
         False for a scheduler without a length, which stays as it is.
@@ -168,7 +172,9 @@ def follow_clock(scheduler: LRScheduler, total: int, clock: Clock) -> bool:
     if not isinstance(scheduler, LambdaLR):
         return False
     factors = scheduler.lr_lambdas
-    if not all("num_training_steps" in getattr(factor, "keywords", {}) for factor in factors):
+    if not all(
+        {"num_training_steps", "num_stable_steps"} & getattr(factor, "keywords", {}).keys() for factor in factors
+    ):
         return False
     scheduler.lr_lambdas = [partial(_factor_in_run, factor=factor, total=total, clock=clock) for factor in factors]
     return True

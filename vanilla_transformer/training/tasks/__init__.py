@@ -3,9 +3,9 @@
 from vanilla_transformer.training.tasks.classification import SequenceClassification, TokenClassification
 from vanilla_transformer.training.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling
 from vanilla_transformer.training.tasks.seq2seq import Seq2Seq
-from vanilla_transformer.training.tasks.task import Part, Task
+from vanilla_transformer.training.tasks.task import Example, Part, Task
 
-__all__ = ["TASKS", "Part", "Task"]
+__all__ = ["TASKS", "Example", "Part", "Task"]
 
 TASKS: dict[str, type[Task]] = {
     task.name: task

@@ -1,7 +1,7 @@
 """Classifiers: a label for a text, a tag for each token."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerForTokenClassification,
 )
 from vanilla_transformer.training import RecipeError
-from vanilla_transformer.training.tasks.task import Part, RowsOfTokens, ScoreColumn, TextTask
+from vanilla_transformer.training.tasks.task import Example, Part, RowsOfTokens, ScoreColumn, TextTask
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -179,12 +179,21 @@ class SequenceClassification(Classification):
     def score_line(self, scores: dict[str, Any]) -> str:
         return f"accuracy {100 * scores['accuracy']:.1f} %  macro F1 {scores['macro_f1']:.3f}  ({scores['texts']:,} texts)"
 
-    def use(self) -> str:
+    def outputs(self, predictions: Any, names: list[Any]) -> list[str]:
+        return [self.labels[int(number)] for number in np.asarray(predictions)[:, 0]]
+
+    def examples(self, model: Any, part: Part, rows: Sequence[int]) -> list[Example]:
+        texts = part.dataset.select(rows)
+        inputs = self.collator(model)([{"input_ids": part.rows[row]["input_ids"]} for row in rows])
+        outputs = [self.labels[number] for number in self.predicted(model, inputs).tolist()]
+        return list(map(Example, texts["text"], texts["label"], outputs))
+
+    def use(self, text: str) -> str:
         return (
             "import vanilla_transformer  # makes the model type known to transformers\n"
             "from transformers import pipeline\n\n"
             'classify = pipeline("text-classification", model=".")\n'
-            'print(classify(["A text to be classified."]))'
+            f"print(classify([{text!r}]))"
         )
 
     def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
@@ -267,10 +276,7 @@ class TokenClassification(Classification):
     def metrics(self, prediction: EvalPrediction, names: list[Any]) -> dict[str, float]:
         predicted, losses = prediction.predictions
         references = [[tag for tag in row if tag != IGNORED] for row in names]
-        outputs = [
-            [self.labels[int(tag)] for tag, name in zip(found, row, strict=False) if name != IGNORED]
-            for found, row in zip(predicted, names, strict=True)
-        ]
+        outputs = self._tags(predicted, names)
         right, given = ([tag for row in rows for tag in row] for rows in (references, outputs))
         if self.are_chunks:
             precision, recall, f1 = chunk_scores(references, outputs)
@@ -293,12 +299,33 @@ class TokenClassification(Classification):
             f"{100 * scores['recall']:.2f}  accuracy {100 * scores['accuracy']:.2f} %  ({scores['sentences']:,} sentences)"
         )
 
-    def use(self) -> str:
+    def outputs(self, predictions: Any, names: list[Any]) -> list[str]:
+        return [" ".join(tags) for tags in self._tags(predictions[0], names)]
+
+    def examples(self, model: Any, part: Part, rows: Sequence[int]) -> list[Example]:
+        places = {text_id: row for row, text_id in enumerate(part.rows.ids)}
+        rows = [places[text_id] for text_id in part.dataset.select(rows)["id"] if text_id in places]
+        inputs = self.collator(model)([{"input_ids": part.rows[row]["input_ids"]} for row in rows])
+        names = [part.rows.names[row] for row in rows]
+        found = self._tags(self.predicted(model, inputs).numpy(), names)
+        given = [[tag for tag in row if tag != IGNORED] for row in names]
+        by_id = dict(zip(part.dataset["id"], part.dataset["tokens"], strict=True))
+        texts = [by_id[part.rows.ids[row]] for row in rows]
+        return [Example(*(" ".join(words) for words in three)) for three in zip(texts, given, found, strict=True)]
+
+    def _tags(self, predicted: Any, names: list[Any]) -> list[list[str]]:
+        """Return the predicted tags of the words of each row, where `names` has tags of its first pieces."""
+        return [
+            [self.labels[int(tag)] for tag, name in zip(found, row, strict=False) if name != IGNORED]
+            for found, row in zip(predicted, names, strict=True)
+        ]
+
+    def use(self, text: str) -> str:
         return (
             "import vanilla_transformer  # makes the model type known to transformers\n"
             "from transformers import pipeline\n\n"
             'tag = pipeline("token-classification", model=".", aggregation_strategy="first")\n'
-            'print(tag("Tokens and punctuation with spaces between , as in the training data ."))'
+            f"print(tag({text!r}))"
         )
 
     def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:

@@ -1,6 +1,7 @@
 """Language models: continuing a text with a decoder, filling in masked tokens with an encoder."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +16,16 @@ from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerForMaskedLM,
 )
 from vanilla_transformer.training import RecipeError
-from vanilla_transformer.training.tasks.task import Part, RowsOfTokens, ScoreColumn, TextTask
+from vanilla_transformer.training.tasks.task import Example, Part, RowsOfTokens, ScoreColumn, TextTask
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 __all__ = ["CausalLanguageModeling", "MaskedLanguageModeling", "MaskedRows", "NextTokenRows"]
+
+
+SHOWN = 40
+"""Tokens of a text at most that an example shows of either half."""
 
 
 class _TextRows(RowsOfTokens):
@@ -260,12 +265,26 @@ class CausalLanguageModeling(LanguageModeling):
     def intended_use(self) -> str:
         return "Continuing texts such as it was trained on, telling how probable they are, and as a start of further training."
 
-    def use(self) -> str:
+    def examples(self, model: Any, part: Part, rows: Sequence[int]) -> list[Example]:
+        """Let the model continue the first half of each text, greedily and for as long as what the text has."""
+        found = []
+        for text in part.dataset.select(rows)["text"]:
+            ids = self.tokenizer(text, return_attention_mask=False, verbose=False)["input_ids"][: 2 * SHOWN]
+            half = max(len(ids) // 2, 1)
+            inputs = torch.tensor([ids[:half]], device=model.device)
+            written = model.generate(
+                inputs, attention_mask=torch.ones_like(inputs), max_new_tokens=max(len(ids) - half, 1), do_sample=False
+            )
+            texts = (ids[:half], ids[half:], written[0, half:])
+            found.append(Example(*(self.tokenizer.decode(part, skip_special_tokens=True) for part in texts)))
+        return found
+
+    def use(self, text: str) -> str:
         return (
             "import vanilla_transformer  # makes the model type known to transformers\n"
             "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
             'model, tokenizer = AutoModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")\n'
-            'inputs = tokenizer(["The beginning of a text"], return_tensors="pt")\n'
+            f'inputs = tokenizer([{text!r}], return_tensors="pt")\n'
             "outputs = model.generate(**inputs, do_sample=True, max_new_tokens=100)\n"
             "print(tokenizer.batch_decode(outputs, skip_special_tokens=True))"
         )
@@ -318,12 +337,28 @@ class MaskedLanguageModeling(LanguageModeling):
     def intended_use(self) -> str:
         return "A start for classifiers and taggers of texts such as it was trained on (`start_from` in a recipe)."
 
-    def use(self) -> str:
+    def examples(self, model: Any, part: Part, rows: Sequence[int]) -> list[Example]:
+        """Let the model fill in every seventh token of each text, which is hidden from it."""
+        found = []
+        for text in part.dataset.select(rows)["text"]:
+            ids = torch.tensor(self.tokenizer(text, verbose=False)["input_ids"][: 2 * SHOWN])
+            hidden = torch.zeros(len(ids), dtype=torch.bool)
+            hidden[3::7] = True
+            hidden &= ~torch.isin(ids, torch.tensor(self.tokenizer.all_special_ids))
+            shown = ids.masked_fill(hidden, self.tokenizer.mask_token_id)
+            inputs = {"input_ids": shown[None], "attention_mask": torch.ones_like(shown[None])}
+            filled = torch.where(hidden, self.predicted(model, inputs)[0], ids)
+            source = self.tokenizer.decode(shown).replace(self.tokenizer.eos_token or "\0", "")
+            plain = (self.tokenizer.decode(part, skip_special_tokens=True) for part in (ids, filled))
+            found.append(Example(source, *plain))
+        return found
+
+    def use(self, text: str) -> str:
         return (
             "import vanilla_transformer  # makes the model type known to transformers\n"
             "from transformers import AutoModelForMaskedLM, AutoTokenizer\n\n"
             'model, tokenizer = AutoModelForMaskedLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")\n'
-            f'inputs = tokenizer(["A text with a{self.tokenizer.mask_token} word."], return_tensors="pt")\n'
+            f'inputs = tokenizer([{text!r}], return_tensors="pt")\n'
             "print(tokenizer.batch_decode(model(**inputs).logits.argmax(-1)))"
         )
 

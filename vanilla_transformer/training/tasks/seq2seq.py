@@ -1,14 +1,16 @@
 """Text to text with an encoder-decoder: translation, summarization, anything that stands in pairs."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tqdm.auto import tqdm
 from transformers import (
     DataCollatorForSeq2Seq,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainingArguments,
     Trainer,
@@ -26,8 +28,11 @@ from vanilla_transformer.scoring import score_texts
 from vanilla_transformer.tokenization import train_tokenizer
 from vanilla_transformer.training.metrics import GenerationMetrics
 from vanilla_transformer.training.presets import PAPER
-from vanilla_transformer.training.tasks.task import TRAINING_DEFAULTS, Part, ScoreColumn, Task, load_tokenizer
+from vanilla_transformer.training.public import escape_markdown
+from vanilla_transformer.training.tasks.task import TRAINING_DEFAULTS, Example, Part, ScoreColumn, Task, load_tokenizer
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
+from vanilla_transformer.utils.bars import shows_bars
+from vanilla_transformer.utils.languages import language_name
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -182,16 +187,25 @@ class Seq2Seq(Task):
             "target_tokenizer": self.target_tokenizer if self.separate else None,
         }
 
-    def score(self, trainer: Trainer, part: Part) -> dict[str, Any]:
-        """Of generated text against the references as they stand in the files; what training drops is scored too."""
-        translator = Translator(trainer.model, self.tokenizer, self.target_tokenizer)
+    def score(self, trainer: Trainer, part: Part) -> tuple[dict[str, Any], list[str]]:
+        """Score generated text against the references as they stand in the files; what training drops is scored too."""
         started = time.monotonic()
-        outputs = [best[0].text for best in translator.translate(part.dataset["source"])]
+        sources = part.dataset["source"]
+        with tqdm(total=len(sources), disable=not shows_bars(), leave=False, unit=" texts") as bar:
+            outputs = self._written(trainer.model, sources, done=bar.update)
         seconds = time.monotonic() - started
         references = list(part.dataset["target"])
         recipe = self.recipe
         scores = score_texts(outputs, references, recipe.evaluation.tokenize, lowercase=recipe.tokenizer.lowercase)
-        return {**scores.to_dict(), "seconds": round(seconds, 1)}
+        return {**scores.to_dict(), "seconds": round(seconds, 1)}, outputs
+
+    def examples(self, model: PreTrainedModel, part: Part, rows: Sequence[int]) -> list[Example]:
+        pairs = part.dataset.select(rows)
+        return list(map(Example, pairs["source"], pairs["target"], self._written(model, pairs["source"], report=str)))
+
+    def _written(self, model: PreTrainedModel, sources: Iterable[str], **options: Any) -> list[str]:
+        translator = Translator(model, self.tokenizer, self.target_tokenizer)
+        return [best[0].text for best in translator.translate(sources, **options)]
 
     def score_line(self, scores: dict[str, Any]) -> str:
         return (
@@ -208,14 +222,15 @@ class Seq2Seq(Task):
         return "max_source_length and max_target_length"
 
     def purpose(self) -> str:
-        languages = [code for code in (self.recipe.data.source_language, self.recipe.data.target_language) if code]
+        codes = (self.recipe.data.source_language, self.recipe.data.target_language)
+        languages = [escape_markdown(language_name(code)) for code in codes if code]
         return f"to turn {' into '.join(languages)}" if languages else "on pairs of texts"
 
     @property
     def intended_use(self) -> str:
         return "Writing the other side of texts such as it was trained on, one at a time, where somebody reads the result."
 
-    def use(self) -> str:
+    def use(self, text: str) -> str:
         separate = self.separate
         target = 'target_tokenizer = AutoTokenizer.from_pretrained(".", subfolder="target_tokenizer")\n'
         return (
@@ -223,7 +238,7 @@ class Seq2Seq(Task):
             "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n\n"
             'model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")\n'
             + (target if separate else "")
-            + 'inputs = tokenizer(["A sentence of the source language."], return_tensors="pt", padding=True)\n'
+            + f'inputs = tokenizer([{text!r}], return_tensors="pt", padding=True)\n'
             f"print({'target_' if separate else ''}tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))"
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import (
     EvalPrediction,
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
     TrainingArguments,
@@ -28,14 +29,26 @@ from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerP
 from vanilla_transformer.tokenization import train_character_tokenizer, train_tokenizer, train_wordpiece_tokenizer
 from vanilla_transformer.training import RecipeError
 from vanilla_transformer.training.adapter import add_adapter
+from vanilla_transformer.training.public import escape_markdown
 from vanilla_transformer.training.trainer import TokenTrainer
+from vanilla_transformer.utils.languages import language_name
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
     from vanilla_transformer.training.recipe import Recipe
 
-__all__ = ["TRAINING_DEFAULTS", "PadRows", "Part", "RowsOfTokens", "ScoreColumn", "Task", "TextTask", "load_tokenizer"]
+__all__ = [
+    "TRAINING_DEFAULTS",
+    "Example",
+    "PadRows",
+    "Part",
+    "RowsOfTokens",
+    "ScoreColumn",
+    "Task",
+    "TextTask",
+    "load_tokenizer",
+]
 
 
 # Adam as in section 5.3, and what every run of this package needs
@@ -67,6 +80,15 @@ class Part:
     dataset: "Dataset"
     report: DataReport
     rows: Any = None
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a model made of one text of the data: what it was given, what the data has, and what it wrote."""
+
+    source: str
+    reference: str
+    output: str
 
 
 @dataclass(frozen=True)
@@ -304,8 +326,17 @@ class Task(ABC):
         """Further arguments of the trainer: `compute_metrics` and what belongs to it."""
 
     @abstractmethod
-    def score(self, trainer: Trainer, part: Part) -> dict[str, Any]:
-        """Scores of the trainer's model on a part, for metrics.json."""
+    def score(self, trainer: Trainer, part: Part) -> tuple[dict[str, Any], list[str]]:
+        """Score the trainer's model on a part.
+
+        Returns:
+            What metrics.json holds; and the outputs that were scored, one for each text of the part in its order, none
+            where text is not scored by outputs.
+        """
+
+    @abstractmethod
+    def examples(self, model: PreTrainedModel, part: Part, rows: Sequence[int]) -> list[Example]:
+        """Return what the model, in evaluation mode, makes of the texts of a part in these rows."""
 
     @abstractmethod
     def score_line(self, scores: dict[str, Any]) -> str:
@@ -333,8 +364,8 @@ class Task(ABC):
         """For what the model is, where the recipe does not say; in a sentence that begins with what one does with it."""
 
     @abstractmethod
-    def use(self) -> str:
-        """A few lines of Python that use the model in the folder "."."""
+    def use(self, text: str) -> str:
+        """Return a few lines of Python that use the model in the folder "." on a text."""
 
     @abstractmethod
     def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
@@ -494,7 +525,8 @@ class TextTask(Task):
     @property
     def in_language(self) -> str:
         """For sentences about the model."""
-        return f" in {self.recipe.data.language}" if self.recipe.data.language else ""
+        code = self.recipe.data.language
+        return f" in {escape_markdown(language_name(code))}" if code else ""
 
     def trainer_options(self, validation: Part) -> dict[str, Any]:
         names = self.names_of(self.evaluation_data(validation.rows, self.recipe.evaluation.sentences))
@@ -518,7 +550,7 @@ class TextTask(Task):
     def reduced_logits(logits: Any, labels: Any) -> Any:
         """The little of a batch's logits that `metrics` needs, so that not all of them are kept."""
 
-    def score(self, trainer: Trainer, part: Part) -> dict[str, Any]:
+    def score(self, trainer: Trainer, part: Part) -> tuple[dict[str, Any], list[str]]:
         evaluated = self.evaluation_data(part.rows)
         of_validation, trainer.compute_metrics = trainer.compute_metrics, None
         try:
@@ -527,4 +559,17 @@ class TextTask(Task):
             trainer.compute_metrics = of_validation
         names = self.names_of(evaluated)
         scores = self.metrics(EvalPrediction(predictions=found.predictions, label_ids=found.label_ids), names)
-        return {self.noun: len(part.rows)} | {name: round(value, 4) for name, value in scores.items()}
+        facts = {self.noun: len(part.rows)} | {name: round(value, 4) for name, value in scores.items()}
+        outputs = dict(zip(evaluated.indices, self.outputs(found.predictions, names), strict=False))
+        return facts, [outputs[row] for row in sorted(outputs)]
+
+    def outputs(self, predictions: Any, names: list[Any]) -> list[str]:
+        """Return what is predicted for each evaluated row, as text, by what `reduced_logits` gave; none without labels."""
+        return []
+
+    @torch.inference_mode()
+    def predicted(self, model: PreTrainedModel, inputs: dict[str, Any]) -> torch.Tensor:
+        """Return the most probable class of each text or token, on the processor."""
+        inputs = {name: value.to(model.device) for name, value in inputs.items()}
+        logits = model(**inputs).logits
+        return logits.argmax(-1).cpu()
