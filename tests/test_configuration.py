@@ -1,4 +1,5 @@
 import copy
+import hashlib
 import json
 import pickle
 from pathlib import Path
@@ -6,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from transformers.utils import logging
 
-from tiny import GRID, LANGUAGE_MODELS, tiny_config
+from tiny import GRID, LANGUAGE_MODELS, model_inputs, tiny_config, tiny_model
 from vanilla_transformer import VanillaTransformerConfig
 
 ALIASES = {"d_model": "hidden_size", "d_ff": "intermediate_size", "encoder_layers": "num_hidden_layers"}
@@ -79,6 +80,99 @@ def test_unknown_field_in_a_file_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({**written, "norm_positon": "pre"}))
     with pytest.raises(ValueError, match="unknown field 'norm_positon'; did you mean 'norm_position'"):
         AutoConfig.from_pretrained(tmp_path)
+
+
+def with_another_field(folder, value):
+    """The code in a folder, changed by one more field, and a configuration with it."""
+    file = folder / "configuration_vanilla_transformer.py"
+    code = file.read_text()
+    changed = code.replace(
+        "    use_cache: bool = True\n", "    use_cache: bool = True\n    residual_scale: float = 1.0\n"
+    )
+    assert changed != code
+    file.write_text(changed)
+    written = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**written, "residual_scale": value}))
+
+
+def test_a_model_of_newer_code_is_read_by_its_own_code_where_that_is_trusted(tmp_path):
+    model = tiny_model()
+    model.save_pretrained(tmp_path)
+    with_another_field(tmp_path, 0.5)
+    for load in (AutoConfig.from_pretrained, AutoModelForSeq2SeqLM.from_pretrained, type(model).from_pretrained):
+        with pytest.raises(ValueError, match="'residual_scale'.* saved by newer or other code: update") as refused:
+            load(tmp_path)
+        assert len(str(refused.value)) < 400
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    assert type(loaded).__module__.startswith("transformers_modules.") and loaded.config.residual_scale == 0.5
+    inputs = model_inputs(model)
+    assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
+
+    # a field at its default is not in the file, so that versions without it read it
+    loaded.config.residual_scale = 1.0
+    loaded.save_pretrained(tmp_path / "default")
+    assert "residual_scale" not in json.loads((tmp_path / "default" / "config.json").read_text())
+    for options in ({}, {"trust_remote_code": True}):
+        again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "default", **options)
+        assert type(again) is type(model)
+
+
+FIRST = json.loads((Path(__file__).parent / "first_version.json").read_text())
+"""What the first version wrote and built: the configuration of the tiny model of the paper, how those of the others differ
+from it, and a digest of the names and shapes of their weights."""
+
+
+@pytest.mark.parametrize(("architecture", "variant"), GRID)
+def test_the_first_version_and_this_one_read_each_other(tmp_path, architecture, variant):
+    config = tiny_config(architecture, variant)
+    recorded = FIRST["models"][f"{architecture} {variant}"]
+    first = FIRST["config"] | recorded["config"]
+    if architecture != "encoder-decoder":
+        del first["is_encoder_decoder"]
+    config.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    del written["auto_map"], written["transformers_version"]
+    assert written == first
+    (tmp_path / "config.json").write_text(json.dumps(first))
+    loaded = VanillaTransformerConfig.from_pretrained(tmp_path)
+    with torch.device("meta"):
+        state = LANGUAGE_MODELS[architecture](loaded).state_dict()
+    weights = json.dumps([[name, list(tensor.shape)] for name, tensor in sorted(state.items())])
+    assert hashlib.sha256(weights.encode()).hexdigest() == recorded["weights"]
+
+
+def test_what_follows_from_other_fields_is_a_number_in_a_dict_and_follows_them():
+    config = tiny_config()
+    assert (config.to_dict()["num_key_value_heads"], config.to_dict()["head_dim"]) == (4, 4)
+    wider = VanillaTransformerConfig.from_dict(config.to_dict(), hidden_size=32, num_attention_heads=2)
+    assert (wider.head_dim, wider.num_key_value_heads) == (16, 2)
+    config.hidden_size = 30
+    with pytest.raises(ValueError, match="hidden_size=30 is not a multiple of num_attention_heads=4"):
+        LANGUAGE_MODELS["encoder-decoder"](config)
+    config.num_attention_heads = 5
+    assert (config.head_dim, config.num_key_value_heads) == (6, 5)
+    LANGUAGE_MODELS["encoder-decoder"](config)
+    grouped = tiny_config(num_key_value_heads=2, head_dim=6)
+    grouped.hidden_size = 20
+    assert (grouped.num_key_value_heads, grouped.head_dim) == (2, 6)
+
+
+def test_an_architecture_that_is_changed_later_is_another_model():
+    config = tiny_config(decoder_layers=None)
+    for architecture, model_class in LANGUAGE_MODELS.items():
+        config.architecture = architecture
+        fresh = tiny_config(architecture, decoder_layers=None)
+        assert config.to_dict() == fresh.to_dict()
+        assert config.base_model_tp_plan == fresh.base_model_tp_plan
+        model_class(config)
+    with pytest.raises(ValueError, match="is_decoder follows from architecture='decoder-only'; set architecture"):
+        config.is_decoder = False
+    config.gated_feed_forward = True
+    assert "decoder.layers.*.feed_forward.gate_proj" in config.base_model_tp_plan
+    config.architecture = "encoder-decoder"
+    config.architecture, config.decoder_layers = "encoder-only", 5
+    with pytest.raises(ValueError, match="decoder_layers=5 differs from num_hidden_layers=2"):
+        LANGUAGE_MODELS["encoder-only"](config)
 
 
 def test_what_is_no_field_is_not_written(tmp_path, caplog):

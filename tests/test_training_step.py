@@ -255,7 +255,7 @@ def alone(model, sources, targets):
     """Loss, summed over labels, and gradients of sequence after sequence; the logits of each."""
     logits, total = [], 0
     for source, target in zip(sources, targets, strict=True):
-        output = model(source[None], labels=target[None], num_items_in_batch=1)
+        output = model(source[None], labels=target[None], num_items_in_batch=1, skip_logits=False)
         output.loss.backward()
         logits.append(output.logits[0])
         total += output.loss.detach()
@@ -349,7 +349,7 @@ def test_outputs_have_the_shape_of_the_batch_and_nothing_at_padding(architecture
     batch = padded_batch(sources, targets, "right", architecture)
     if architecture == "encoder-decoder":
         batch["decoder_attention_mask"] = (batch["labels"] != IGNORED).long()
-    logits = model(**batch).logits
+    logits = model(**batch, skip_logits=False).logits
     assert logits.shape[:2] == batch["labels"].shape
     for row, one in enumerate(expected):
         assert_close(logits[row, : len(one)], one, atol=1e-5)

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from functools import wraps
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -41,6 +41,21 @@ _TRANSFORMERS_KEYWORDS = {
 }
 
 
+# Fields of the first version, which its files hold at any value. A field that came later is left out of files while it has
+# its default, so that every version reads the models of every other one that do not use what it does not know.
+_FIELDS_OF_FIRST_VERSION = frozenset(
+    """
+    activation_dropout architecture attention_bias attention_dropout attention_output_bias attention_scale bos_token_id
+    decoder_layers decoder_start_token_id dropout embedding_norm embedding_size eos_token_id final_norm gated_feed_forward
+    head_dim hidden_act hidden_size init_scheme initializer_range intermediate_size is_decoder label_smoothing
+    label_smoothing_form max_position_embeddings mlp_bias norm_bias norm_eps norm_position norm_type num_attention_heads
+    num_hidden_layers num_key_value_heads output_bias output_scale output_transform pad_token_id position_encoding
+    position_offset relative_attention_max_distance relative_attention_num_buckets rope_theta scale_embedding
+    share_encoder_decoder_embeddings shared_layers sinusoidal_form sliding_window target_vocab_size tie_word_embeddings
+    type_vocab_size use_cache vocab_size
+    """.split()  # noqa: SIM905
+)
+
 # Where transformers finds the classes in the files that are saved with a model, for `trust_remote_code=True`.
 _MODELING = "modeling_vanilla_transformer.VanillaTransformer"
 AUTO_MAP = {
@@ -55,8 +70,12 @@ AUTO_MAP = {
 }
 
 
-def _refuse(config_class: type, message: str) -> ValueError:
-    return ValueError(f"{config_class.__name__}: {message}")
+class ConfigurationError(ValueError):
+    """A configuration that no model of this version can have."""
+
+
+def _refuse(config_class: type, message: str) -> ConfigurationError:
+    return ConfigurationError(f"{config_class.__name__}: {message}")
 
 
 def _hint(name: str, choices: Iterable[str], otherwise: str) -> str:
@@ -73,6 +92,11 @@ def _is_known(config_class: type[PreTrainedConfig], name: str) -> bool:
         or name.startswith("_")
         or name in {field.name for field in fields(config_class)}
     )
+
+
+def _default(field: Field) -> Any:
+    """Return the default of a dataclass field, `MISSING` for none."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _canonical_fields(config_class: type[PreTrainedConfig], given: dict[str, Any]) -> dict[str, Any]:
@@ -270,20 +294,51 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         self.is_encoder_decoder = self.architecture == "encoder-decoder"
         self.is_decoder = self.architecture == "decoder-only"
-        if self.num_key_value_heads is None:
-            self.num_key_value_heads = self.num_attention_heads
-        if self.head_dim is None and self.num_attention_heads > 0:
-            if self.hidden_size % self.num_attention_heads:
-                raise _refuse(
-                    type(self),
-                    f"hidden_size={self.hidden_size} is not a multiple of "
-                    f"num_attention_heads={self.num_attention_heads}; change one of them or set head_dim.",
-                )
-            self.head_dim = self.hidden_size // self.num_attention_heads
+        self._derive_heads()
         self.base_model_tp_plan, self.base_model_fsdp_plan = self._parallel_plans()
         # here as well as after initialisation: transformers wraps the error of a validator in a longer one
         self.validate_architecture()
         super().__post_init__(**kwargs)
+
+    def _derive_heads(self) -> None:
+        """Let the number of key-value heads and the width of heads follow from other fields where they are `None`."""
+        if self.num_key_value_heads is None:
+            self.num_key_value_heads = self.num_attention_heads
+        # widths that cannot be divided are left to `validate_architecture`
+        if self.head_dim is None and self.num_attention_heads > 0 and not self.hidden_size % self.num_attention_heads:
+            self.head_dim = self.hidden_size // self.num_attention_heads
+
+    def _following_fields(self) -> dict[str, None]:
+        """Return the fields that follow from others, each as `None`."""
+        followers = {
+            "head_dim": self.num_attention_heads * (self.head_dim or 0) == self.hidden_size,
+            "num_key_value_heads": self.num_key_value_heads == self.num_attention_heads,
+        }
+        return {name: None for name, follows in followers.items() if follows}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a field, and after construction also what is derived from it.
+
+        Raises:
+            ValueError: where `is_decoder` or `is_encoder_decoder` would contradict `architecture`, which sets them.
+        """
+        name = type(self).attribute_map.get(name, name)
+        if "base_model_fsdp_plan" not in vars(self):  # under construction, which `__post_init__` ends
+            super().__setattr__(name, value)
+            return
+        if name in ("is_decoder", "is_encoder_decoder") and value != getattr(self, name):
+            raise _refuse(type(self), f"{name} follows from architecture={self.architecture!r}; set architecture.")
+        following = self._following_fields() if name in ("hidden_size", "num_attention_heads") else {}
+        super().__setattr__(name, value)
+        for follower in following:
+            super().__setattr__(follower, None)
+        if name in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"):
+            if following or value is None:
+                self._derive_heads()
+        elif name in ("architecture", "position_encoding", "gated_feed_forward", "norm_position", "final_norm"):
+            super().__setattr__("is_encoder_decoder", self.architecture == "encoder-decoder")
+            super().__setattr__("is_decoder", self.architecture == "decoder-only")
+            self.base_model_tp_plan, self.base_model_fsdp_plan = self._parallel_plans()
 
     def _parallel_plans(self) -> tuple[dict[str, str], dict[str, str]]:
         """How transformers shards the base model: over heads and inner width, and layer by layer.
@@ -335,6 +390,12 @@ class VanillaTransformerConfig(PreTrainedConfig):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise _refuse(type(self), f"{name}={value} must be at least 1.")
+        if self.head_dim is None:
+            raise _refuse(
+                type(self),
+                f"hidden_size={self.hidden_size} is not a multiple of "
+                f"num_attention_heads={self.num_attention_heads}; change one of them or set head_dim.",
+            )
         for name in ("attention_scale", "output_scale", "rope_theta"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
@@ -438,11 +499,26 @@ class VanillaTransformerConfig(PreTrainedConfig):
         """As in transformers, but fields given beside a file count as if they stood in it.
 
         transformers would set them afterwards, and leave what is derived from them as it was.
+
+        Raises:
+            ValueError: where the file holds fields that this version does not know.
         """
+        if unknown := [name for name in config_dict if not _is_known(cls, name)]:
+            near = _hint(unknown[0], sorted(field.name for field in fields(cls)), "")
+            raise _refuse(
+                cls,
+                f"unknown field{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}; {near}{near and ' If not, '}"
+                "the configuration was saved by newer or other code: update vanilla_transformer, or load the folder "
+                "without importing this package, or by an Auto class, with trust_remote_code=True if you trust its code.",
+            )
         # the fields of PreTrainedConfig stay where transformers looks for them; the model reads dtype there, for one
         known = {f.name for f in fields(cls)} - {f.name for f in fields(PreTrainedConfig)} | set(cls.attribute_map)
         overrides = _canonical_fields(cls, {name: kwargs.pop(name) for name in list(kwargs) if name in known})
-        return super().from_dict({**config_dict, **overrides}, **kwargs)
+        following = {}
+        if overrides.keys() & {"hidden_size", "num_attention_heads"}:
+            # numbers that followed from what is overridden, as `to_dict` has them, follow from the new values
+            following = cls(**config_dict)._following_fields()
+        return super().from_dict({**config_dict, **following, **overrides}, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         """As in transformers, together with the code that loads the model where this package is not installed.
@@ -465,21 +541,26 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return json.dumps(shown, indent=2, sort_keys=True) + "\n"
 
     def to_json_file(self, json_file_path: str | os.PathLike, use_diff: bool = True) -> None:
+        """Write what [`from_pretrained`] reads.
+
+        What follows from other fields is left to follow, and fields that are younger than the first version stand there
+        only where they are not at their defaults.
+        """
         unknown = [name for name in vars(self) if not _is_known(type(self), name) and not hasattr(type(self), name)]
         if unknown:
             logger.warning(f"{', '.join(unknown)}: no fields of {type(self).__name__}, so not written to its file.")
+        written = json.loads(super().to_json_string(use_diff)) | self._following_fields()
+        older = _FIELDS_OF_FIRST_VERSION | {field.name for field in fields(PreTrainedConfig)}
+        for field in fields(self):
+            if field.name not in older and field.name in written and written[field.name] == _default(field):
+                del written[field.name]
         with open(json_file_path, "w", encoding="utf-8") as file:
-            file.write(super().to_json_string(use_diff))
+            file.write(json.dumps(written, indent=2, sort_keys=True) + "\n")
 
     def to_dict(self) -> dict[str, Any]:
-        """What a file holds; a width of heads or a number of them that follows from other fields is left to follow."""
+        """Return every field with its value, also of those that follow from others, such as `head_dim`."""
         # a file with anything else could not be read again
-        written = {name: value for name, value in super().to_dict().items() if _is_known(type(self), name)}
-        if self.head_dim * self.num_attention_heads == self.hidden_size:
-            written["head_dim"] = None
-        if self.num_key_value_heads == self.num_attention_heads:
-            written["num_key_value_heads"] = None
-        return written
+        return {name: value for name, value in super().to_dict().items() if _is_known(type(self), name)}
 
     @property
     def num_decoder_layers(self) -> int:

@@ -15,7 +15,53 @@ from transformers import (
     StoppingCriteria,
     StoppingCriteriaList,
 )
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticCache
+from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache, StaticLayer
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils.import_utils import is_tracing
+
+
+def prepare_cache(cache: Any, inputs: torch.Tensor, source: torch.Tensor | None) -> None:
+    """Check that what a cache is about to be given has room in it; its cross-attention keeps the whole source.
+
+    A sliding window is one over the target: layers that would cut the source, and those whose keys cannot be read back,
+    are replaced while they are empty. transformers makes such layers for every cache of a config with `sliding_window`.
+
+    Args:
+        inputs: (B, T, ...), the positions after those that are cached.
+        source: (B, S, D), of an encoder-decoder.
+
+    Raises:
+        ValueError: for what is not a cache, for one that is too short, and for a source of another length than the one
+            whose keys and values are in it.
+    """
+    if isinstance(cache, (tuple, list)):
+        raise ValueError(f"cache is a {type(cache).__name__}: give a Cache of transformers, such as DynamicCache().")
+    own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+    if isinstance(own, Cache) and own.layers and type(own.layers[0]) is StaticLayer and not is_tracing(inputs):
+        seen, room = own.layers[0].cumulative_length, own.layers[0].max_cache_len
+        needed = inputs.shape[1] + (int(seen) if seen.device.type == "cpu" else 0)  # reading it would stall others
+        if needed > room:
+            raise ValueError(f"a static cache of max_cache_len={room} has no room for {needed} positions.")
+    if source is None or not isinstance(cache, EncoderDecoderCache):
+        return
+    length, layers = source.shape[1], cache.cross_attention_cache.layers
+    if any(cache.is_updated.values()):
+        held = getattr(cache, "source_length", length)
+        if held != length:
+            raise ValueError(
+                f"the cache holds keys and values of a source of {held} positions, and this source has {length}; "
+                "give each source a cache of its own."
+            )
+        return
+    cache.source_length = length
+    for index, layer in enumerate(layers):
+        if type(layer) is StaticLayer and layer.max_cache_len < length:
+            raise ValueError(
+                f"a static cross-attention cache of max_cache_len={layer.max_cache_len} has no room for a source of "
+                f"{length} positions."
+            )
+        if type(layer) not in (DynamicLayer, StaticLayer):
+            layers[index] = StaticLayer(max_cache_len=length) if layer.is_compileable else DynamicLayer()
 
 
 class SourceLengthCriteria(StoppingCriteria):
@@ -47,6 +93,23 @@ class GnmtLengthPenalty(float):
         return ((5 + length) / 6) ** float(self)
 
 
+def check_continuous_batching(config: Any) -> None:
+    """Refuse what continuous batching does not serve.
+
+    Raises:
+        ValueError: naming the field.
+    """
+    for name, served in (
+        ("architecture", config.architecture == "decoder-only"),
+        ("shared_layers", not config.shared_layers),
+        ("position_encoding", not config.has_score_bias),
+    ):
+        if not served:
+            raise ValueError(
+                f"continuous batching (generate_batch) does not serve {name}={getattr(config, name)!r}; use generate()."
+            )
+
+
 class VanillaTransformerGenerationMixin(GenerationMixin):
     """`generate()` with two more settings, each in the call or in `generation_config`, and saved with it.
 
@@ -75,6 +138,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         Raises:
             ValueError: for a setting that this model or these inputs cannot have.
         """
+        self._check_settings(generation_config, kwargs)
+        if (outputs := kwargs.get("encoder_outputs")) is not None:
+            # a copy, since beams are written into what is given; forwards take tuples as well
+            parts = outputs if isinstance(outputs, dict) else BaseModelOutput(*outputs[:3])
+            kwargs["encoder_outputs"] = BaseModelOutput(**parts)
         in_call = {name: kwargs.pop(name, None) for name in ("max_length_over_source", "length_penalty_form")}
 
         def setting(name: str) -> Any:
@@ -118,6 +186,18 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             generation_config.update(**changes)
         return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
 
+    def _check_settings(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> None:
+        """Refuse settings that transformers would fail on after work was done, or without naming them."""
+        for name in ("num_beams", "num_return_sequences"):
+            value = kwargs.get(name, getattr(generation_config, name, None))
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name}={value!r} must be an integer of at least 1.")
+        cache = kwargs.get("cache_implementation", getattr(generation_config, "cache_implementation", None))
+        if isinstance(cache, str) and cache.startswith("offloaded") and self.device.type == "cpu":
+            raise ValueError(
+                f"cache_implementation={cache!r} keeps a cache off an accelerator; this model is on a CPU."
+            )
+
     @staticmethod
     def _mask_of_padding(tokens: torch.Tensor | None, pad: int | None, eos: int | list[int] | None) -> Any:
         """(B, S), 0 at padding; `None` where there is none, or where it could be the end of the text."""
@@ -152,20 +232,31 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             model_kwargs["decoder_position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)
         return ids, model_kwargs
 
-    def _prepare_cache_for_generation(
-        self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> None:
-        """As in transformers, but a sliding window is one over the target: of the source, everything is kept."""
-        given = model_kwargs.get("cache")
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
-        cache = model_kwargs.get("cache")
-        if given is None and isinstance(cache, EncoderDecoderCache) and self.config.sliding_window is not None:
-            full = self.config.get_text_config(decoder=True)
-            full.sliding_window = None
-            cross_cache: Cache = DynamicCache(config=full)
-            if isinstance(cache.cross_attention_cache, StaticCache):
-                cross_cache = StaticCache(full, max_cache_len=model_kwargs["encoder_outputs"][0].shape[1])
-            model_kwargs["cache"] = EncoderDecoderCache(cache.self_attention_cache, cross_cache)
+    def _beam_search(
+        self, input_ids: torch.Tensor, *args: Any, generation_config: GenerationConfig, **kwargs: Any
+    ) -> Any:
+        """As in transformers, but finished rows are filled up with the padding token, also where its id is 0.
+
+        transformers takes the end token there, since it asks whether the padding token is "false".
+        """
+        wanted, generation_config = generation_config, copy.copy(generation_config)
+        generation_config.return_dict_in_generate = True
+        outputs = super()._beam_search(input_ids, *args, generation_config=generation_config, **kwargs)
+        pad = generation_config._pad_token_tensor
+        if pad is not None:
+            written = outputs.sequences[:, input_ids.shape[1] :]
+            # no beam wrote what stands behind the end
+            written[outputs.beam_indices[:, : written.shape[1]] < 0] = pad.to(written)
+        return outputs if wanted.return_dict_in_generate else outputs.sequences
+
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, for the models that continuous batching serves.
+
+        Raises:
+            ValueError: for one that it does not serve, before requests are taken.
+        """
+        check_continuous_batching(self.config)
+        return super().init_continuous_batching(*args, **kwargs)
 
     def _reorder_cache(self, cache: Cache, beam_idx: torch.Tensor) -> Cache:
         """Rows of the chosen beams; beams of one source have equal cross-attention keys and values, so those stay."""

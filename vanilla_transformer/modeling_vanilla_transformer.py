@@ -14,7 +14,7 @@ Shapes, as written at line ends:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    AttentionMaskInterface,
     create_bidirectional_mask,
     create_bidirectional_sliding_window_mask,
     create_causal_mask,
@@ -50,13 +52,20 @@ from transformers.utils.generic import is_flash_attention_requested, merge_with_
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .configuration_vanilla_transformer import VanillaTransformerConfig
-from .generation_vanilla_transformer import VanillaTransformerGenerationMixin
+from .configuration_vanilla_transformer import AUTO_MAP, VanillaTransformerConfig
+from .generation_vanilla_transformer import (
+    VanillaTransformerGenerationMixin,
+    check_continuous_batching,
+    prepare_cache,
+)
 from .losses_vanilla_transformer import (
     IGNORED,
+    check_labels,
     chunked_cross_entropy,
     dtype_of_products,
+    labels_of_next_tokens,
     labels_of_tokens,
+    let_trainer_count_labels,
     loss_per_item,
     shift_right,
     smoothed_cross_entropy,
@@ -65,9 +74,11 @@ from .sequences_vanilla_transformer import (
     Segments,
     Unpadded,
     check_pairs,
+    check_rows,
     has_gaps,
     packed_sequences,
     same_sequence,
+    sequence_starts,
     without_padding,
 )
 
@@ -276,9 +287,34 @@ class _Dropout(torch.autograd.Function):
 
 def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """`torch.nn.functional.dropout`, faster on a CPU."""
-    if not training or p == 0 or states.device.type != "cpu" or is_tracing(states):
+    # nearer to 1 than to the largest share that 16 bits can tell from it
+    if not training or p == 0 or p > 1 - 2**-17 or states.device.type != "cpu" or is_tracing(states):
         return nn.functional.dropout(states, p=p, training=training)
     return _Dropout.apply(states, p)[0]
+
+
+class VanillaTransformerDropout(nn.Dropout):
+    """[`dropout`] with the share that a field of the configuration holds, also where that is changed later.
+
+    A share that is set on the module, as by what looks for `nn.Dropout` to turn it off, holds until the field changes.
+    """
+
+    def __init__(self, config: VanillaTransformerConfig, field: str):
+        self.config, self.field = config, field
+        super().__init__(getattr(config, field))
+
+    @property
+    def p(self) -> float:
+        """Share of elements that is dropped."""
+        share = getattr(self.config, self.field)
+        return self._own if share == self._replaced else share
+
+    @p.setter
+    def p(self, value: float) -> None:
+        self._own, self._replaced = value, getattr(self.config, self.field)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return dropout(states, self.p, self.training)
 
 
 # ---------------------------------------------------------------------------------------------------------- attention
@@ -384,7 +420,7 @@ class VanillaTransformerAttention(nn.Module):
         self.head_dim = config.head_dim
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
-        self.attention_dropout = config.attention_dropout
+        self.dropout = VanillaTransformerDropout(config, "attention_dropout")
         query_width = config.num_attention_heads * config.head_dim
         key_value_width = config.num_key_value_heads * config.head_dim
         self.q_proj = nn.Linear(config.hidden_size, query_width, bias=config.attention_bias)
@@ -399,7 +435,7 @@ class VanillaTransformerAttention(nn.Module):
     def _heads(self, projection: nn.Linear, states: torch.Tensor) -> torch.Tensor:
         """(B, T, D) to (B, H, T, d), or K heads."""
         # -1, not the number of heads: under tensor parallelism a process holds only some of them
-        return projection(states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return projection(states).view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2)
 
     def _keys_and_values(
         self,
@@ -424,9 +460,9 @@ class VanillaTransformerAttention(nn.Module):
             cache.cross_attention_cache.update(key, value, layer_idx, kwargs=kwargs)
             cache.is_updated[layer_idx] = True
         layer = cache.cross_attention_cache.layers[layer_idx]
-        # a static cache may have room for longer sources
-        length = encoder_hidden_states.shape[1]
-        return layer.keys[:, :, :length], layer.values[:, :, :length]
+        # a static cache may have room for longer sources, an offloaded one be elsewhere
+        length, device = encoder_hidden_states.shape[1], encoder_hidden_states.device
+        return layer.keys[:, :, :length].to(device), layer.values[:, :, :length].to(device)
 
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     def forward(
@@ -455,7 +491,7 @@ class VanillaTransformerAttention(nn.Module):
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        dropout = self.attention_dropout if self.training else 0.0
+        dropout = self.dropout.p if self.training else 0.0
         if segments is not None:
             if not is_flash_attention_requested(self.config):
                 output = segmented_attention(self, query, key, value, attention_mask, segments, self.scaling, dropout)
@@ -489,7 +525,7 @@ class VanillaTransformerFeedForward(nn.Module):
             self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
         self.activation = ACT2FN[config.hidden_act]
-        self.activation_dropout = config.activation_dropout
+        self.dropout = VanillaTransformerDropout(config, "activation_dropout")
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         inner = self.up_proj(hidden_states)  # (B, T, F)
@@ -497,8 +533,7 @@ class VanillaTransformerFeedForward(nn.Module):
             inner = self.activation(inner)
         else:
             inner = self.activation(self.gate_proj(hidden_states)) * inner
-        inner = dropout(inner, self.activation_dropout, self.training)
-        return self.down_proj(inner)  # (B, T, D)
+        return self.down_proj(self.dropout(inner))  # (B, T, D)
 
 
 def build_norm(config: VanillaTransformerConfig, width: int | None = None) -> nn.Module:
@@ -515,7 +550,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
     def __init__(self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool, has_cross_attention: bool):
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
-        self.dropout = config.dropout
+        self.dropout = VanillaTransformerDropout(config, "dropout")
         self.self_attn = VanillaTransformerAttention(config, layer_idx, is_causal, config.sliding_window)
         self.self_attn_norm = build_norm(config)
         if has_cross_attention:
@@ -529,7 +564,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
 
     def _after(self, norm: nn.Module, residual: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         # section 5.4: dropout on the output of the sublayer, before it is added and normalised
-        hidden_states = residual + dropout(output, self.dropout, self.training)
+        hidden_states = residual + self.dropout(output)
         return hidden_states if self.pre_norm else norm(hidden_states)
 
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
@@ -588,6 +623,10 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
 
+    def __init__(self, config: VanillaTransformerConfig):
+        config.validate_architecture()  # fields may have been changed since the configuration was made
+        super().__init__(config)
+
     @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, use_safetensors: bool | None = None, **kwargs: Any
@@ -614,15 +653,40 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
                 ) from error
             raise
 
+    def to_empty(self, *, device: Any, recurse: bool = True) -> Any:
+        """As in torch, which would take tied matrices apart; here they stay tied."""
+        super().to_empty(device=device, recurse=recurse)
+        self.tie_weights()
+        return self
+
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """As in transformers, but without backends that cannot add a number of each head to scores."""
+        """As in transformers, but without backends that cannot add a number of each head to scores.
+
+        A backend that was registered with `AttentionInterface` alone gets masks as sdpa does: `None`, or true to attend.
+        """
         implementation = super().get_correct_attn_implementation(requested_attention, is_init_check)
+        is_paged = implementation.startswith("paged|")  # continuous batching, which brings masks of its own
+        if implementation in ALL_ATTENTION_FUNCTIONS.keys() - ALL_MASK_ATTENTION_FUNCTIONS.keys() and not is_paged:
+            # else transformers makes no mask for it, and padding, windows and packed sequences are ignored in silence
+            AttentionMaskInterface.register(implementation, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
         if self.config.has_score_bias and ("flash" in implementation or "flex" in implementation):
             raise ValueError(
                 f"attn_implementation={requested_attention!r} cannot add what "
                 f"position_encoding={self.config.position_encoding!r} adds to scores; use 'sdpa' or 'eager'."
             )
         return implementation
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers; a matrix in several places is saved once, and the configuration says where it stands.
+
+        Where the output was untied after the model was built, also by PEFT's `merge_and_unload`, sharing that was left to
+        follow `tie_word_embeddings` would no longer be read from the file, while both stacks still embed by one matrix.
+        """
+        weights = dict(self.base_model.named_parameters(remove_duplicate=False))
+        of_encoder, of_decoder = (weights.get(f"{stack}.embed_tokens.weight") for stack in ("encoder", "decoder"))
+        if of_encoder is not None and of_encoder is of_decoder and not self.config.has_shared_embeddings:
+            self.config.share_encoder_decoder_embeddings = True
+        return super().save_pretrained(*args, **kwargs)
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)  # norms, zero biases, the normal scheme and the zero row of the padding token
@@ -682,6 +746,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         if config.type_vocab_size:
             self.embed_token_types = nn.Embedding(config.type_vocab_size, width)
         self.embed_norm = build_norm(config, width) if config.embedding_norm else nn.Identity()
+        self.dropout = VanillaTransformerDropout(config, "dropout")
         if width != config.hidden_size:
             self.embed_projection = nn.Linear(width, config.hidden_size)
         if config.position_encoding == "relative":
@@ -720,6 +785,11 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
 
         In between, where the model has them, token types and a norm; at the end a projection to the width of layers.
         """
+        if inputs_embeds is not None and inputs_embeds.shape[-1] != self.embed_tokens.embedding_dim:
+            raise ValueError(
+                f"inputs_embeds of shape {tuple(inputs_embeds.shape)} must have the width of the model's embeddings, "
+                f"{self.embed_tokens.embedding_dim}."
+            )
         if inputs_embeds is None:
             self._check_ids(input_ids, self.embed_tokens, "token id {} is outside the vocabulary of {} tokens.")
             inputs_embeds = self.embed_tokens(input_ids)
@@ -738,11 +808,13 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             hidden_states = hidden_states + self.embed_token_types(token_type_ids)
         elif token_type_ids is not None and values_are_at_hand(token_type_ids) and token_type_ids.any():
             raise ValueError("the model has no token types: leave token_type_ids out, or set type_vocab_size.")
-        hidden_states = dropout(self.embed_norm(hidden_states), self.config.dropout, self.training)
+        hidden_states = self.dropout(self.embed_norm(hidden_states))
         return hidden_states if self.embed_projection is None else self.embed_projection(hidden_states)
 
     @staticmethod
     def _check_ids(ids: torch.Tensor, table: nn.Embedding, sentence: str) -> None:
+        if ids.is_floating_point():
+            raise ValueError(f"token ids are integers, not {ids.dtype}; give embeddings as inputs_embeds.")
         if values_are_at_hand(ids):
             size, (lowest, highest) = table.weight.shape[0], ids.aminmax()
             if lowest < 0 or highest >= size:
@@ -855,7 +927,11 @@ def _exactly_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | N
                 "config instead"
             )
         raise ValueError(f"{sentence}.")
-    name, inputs = ("input_ids", input_ids) if inputs_embeds is None else ("inputs_embeds", inputs_embeds)
+    name, inputs, axes = ("input_ids", input_ids, "(batch, tokens)")
+    if inputs_embeds is not None:
+        name, inputs, axes = ("inputs_embeds", inputs_embeds, "(batch, tokens, width)")
+    if inputs.dim() != axes.count(",") + 1:
+        raise ValueError(f"{prefix}{name} of shape {tuple(inputs.shape)} must be {axes}.")
     if inputs.numel() == 0 and not is_tracing(inputs):  # attention backends differ in what they make of nothing
         raise ValueError(f"{prefix}{name} of shape {tuple(inputs.shape)} hold no token.")
     return inputs
@@ -972,6 +1048,9 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         inputs = _exactly_one(input_ids, inputs_embeds)
         if self.has_cross_attention and encoder_hidden_states is None:
             raise ValueError("the decoder of an encoder-decoder needs encoder_hidden_states.")
+        if encoder_hidden_states is not None and not is_tracing(inputs):
+            check_rows(inputs, encoder_hidden_states)
+        prepare_cache(cache, inputs, encoder_hidden_states)
         packed, starts = None, cache is None
         # in a traced graph packing cannot be seen, so there it takes use_cache=False
         if starts and not (use_cache and is_tracing(inputs)):
@@ -989,10 +1068,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             check_mask("attention_mask", attention_mask, inputs.shape[1], keys, seen)
         elif own_cache is None:
             check_mask("attention_mask", attention_mask, inputs.shape[1], inputs.shape[1], inputs.shape[1])
-        elif self.config.shared_layers or self.config.has_score_bias:
-            raise ValueError(
-                "continuous batching serves neither shared_layers nor position_encoding='alibi' or 'relative'; use generate()."
-            )
+        else:
+            check_continuous_batching(self.config)
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, past_length, inputs.shape[1], inputs.device)
         batches = [(inputs, attention_mask, packed)]
@@ -1159,6 +1236,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
+        # BART takes the source for the target where none is given, which of a translator is wrong in silence
         _exactly_one(decoder_input_ids, decoder_inputs_embeds, prefix="decoder_")
         outputs = self.decoder(
             decoder_input_ids,
@@ -1191,14 +1269,16 @@ class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
     """A base model under `model`, and what its heads share."""
 
     served_architectures: tuple[str, ...]
+    _has_label_for_each_token = False
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
         if config.architecture not in self.served_architectures:
             heads = [head.__name__ for head in HEADS if config.architecture in head.served_architectures]
+            auto_classes = {path.rpartition(".")[2]: name for name, path in AUTO_MAP.items()}
             raise ValueError(
                 f"{type(self).__name__} needs architecture={' or '.join(map(repr, self.served_architectures))}, not "
-                f"{config.architecture!r}, whose heads are {', '.join(heads)}."
+                f"{config.architecture!r}, whose heads are {', '.join(heads)}; load it with {auto_classes[heads[0]]}."
             )
         self.model = VanillaTransformerModel(config)
 
@@ -1207,6 +1287,24 @@ class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.model.set_input_embeddings(value)
+
+    @property
+    def accepts_loss_kwargs(self) -> bool:
+        """Whether losses are divided by `num_items_in_batch`; `Trainer` asks, once, before it counts these items."""
+        let_trainer_count_labels()
+        return True
+
+    def counted_labels(self, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Return the `labels` (B, T) among a forward's `inputs`, -100 where the mask leaves them out of the loss.
+
+        `Trainer` counts them, as any loop should that gives `num_items_in_batch`. Empty for a head without such labels.
+        """
+        labels = inputs.get("labels")
+        if labels is not None and (labels.dim() != 2 or not self._has_label_for_each_token):
+            return {}
+        mask = "decoder_attention_mask" if self.config.is_encoder_decoder else "attention_mask"
+        counted = labels_of_tokens(labels, inputs.get(mask))
+        return {} if counted is None else {"labels": counted}
 
     def _loss_options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """For `smoothed_cross_entropy`, of the keywords of a forward; `label_smoothing` overrides the config's."""
@@ -1232,6 +1330,8 @@ class VanillaTransformerOutputTransform(nn.Module):
 
 class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
     """A projection from states to tokens, tied to the embedding of the side that is written (section 3.4)."""
+
+    _has_label_for_each_token = True
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
@@ -1265,9 +1365,16 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
         return type(head) is nn.Linear and not any(hooks) and "forward" not in vars(head)
 
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
+        if module is not self.lm_head or module.weight is not self._tied_embedding():
+            super()._init_weights(module)
+        elif module.bias is not None:  # a tied matrix is initialised as an embedding
+            init.zeros_(module.bias)
         if module is self and self.output_bias is not None:
             init.zeros_(self.output_bias)
+
+    def _tied_embedding(self) -> nn.Parameter:
+        """Return the embedding that the output is tied to, or would be."""
+        return self.get_parameter(self._tied_weights_keys["lm_head.weight"])
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
         """As in transformers; one matrix in two places is saved as one, whatever the configuration says by then.
@@ -1281,21 +1388,34 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
             self.config.tie_word_embeddings = True
         return super().save_pretrained(*args, **kwargs)
 
+    def skips_logits(
+        self, skip_logits: bool | None, labels: torch.Tensor | None, logits_to_keep: int | torch.Tensor = 0
+    ) -> bool:
+        """Whether a forward returns the loss alone: where that is asked for and, by default, in training with labels."""
+        if labels is None or not self._projects_by_weight_alone:
+            return False
+        if skip_logits is None:
+            # a graph cannot depend on which labels count
+            return self.training and isinstance(logits_to_keep, int) and not logits_to_keep and not is_tracing(labels)
+        return skip_logits
+
     def logits_and_loss(
         self,
         hidden_states: torch.Tensor,
         labels: torch.Tensor | None,
         logits_to_keep: int | torch.Tensor = 0,
-        skip_logits: bool = False,
+        skip_logits: bool | None = False,
         **kwargs: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Logits (B, T, V), and the loss where there are labels (B, T), aligned with the states (B, T, D).
 
-        `skip_logits` gives the same loss without ever holding all logits: less memory, and faster.
+        `skip_logits` gives the same loss without ever holding all logits: less memory, and faster. `None`, the default of
+        forwards, does so in training, as fused kernels do; evaluation has logits, as has a forward without labels.
         """
         options = self._loss_options(kwargs)
-        skip_logits = skip_logits and labels is not None and self._projects_by_weight_alone
-        if not skip_logits:
+        check_labels(labels, hidden_states.shape[:2])
+        skip_logits = self.skips_logits(skip_logits, labels, logits_to_keep)
+        if labels is None:
             hidden_states = slice_logits_to_keep(hidden_states, logits_to_keep)
         if self.output_transform is not None:
             hidden_states = self.output_transform(hidden_states)
@@ -1306,7 +1426,12 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
             return None, chunked_cross_entropy(hidden_states, self.lm_head.weight, labels, bias=bias, **options)
         logits = self.lm_head(hidden_states)
         logits = logits if self.output_bias is None else logits + self.output_bias
-        return logits, None if labels is None else smoothed_cross_entropy(logits, labels, **options)
+        if labels is None:
+            return logits, None
+        loss = smoothed_cross_entropy(logits, labels, **options)
+        if isinstance(logits_to_keep, int) and not logits_to_keep:
+            return logits, loss  # and not a view of them, so that the loss is a function of what is returned
+        return slice_logits_to_keep(logits, logits_to_keep), loss
 
 
 class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, VanillaTransformerGenerationMixin):
@@ -1316,9 +1441,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, 
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
 
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """(B, T) labels to (B, T) decoder inputs: shifted right behind the start token."""
-        return shift_right(labels, self.config.start_token_id, self.config.pad_token_id)
+    def prepare_decoder_input_ids_from_labels(
+        self, labels: torch.Tensor, starts: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """(B, T) labels to (B, T) decoder inputs: shifted right behind the start token, as often as `starts` (B, T) says."""
+        return shift_right(labels, self.config.start_token_id, self.config.pad_token_id, starts)
 
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     @can_return_tuple
@@ -1337,23 +1464,26 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, 
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
-        skip_logits: bool = False,
+        skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """As [`VanillaTransformerModel.forward`], with logits (B, T, V), and a loss where there are labels.
 
         Args:
-            labels: (B, T), the target itself: decoder inputs are made from it where none are given. -100: no loss; nor
-                where `decoder_attention_mask` has padding.
+            labels: (B, T), the target itself: decoder inputs are made from it where none are given, for each of several
+                targets in a row that `decoder_position_ids` tell apart. -100: no loss; nor where
+                `decoder_attention_mask` has padding.
             logits_to_keep: only the last so many positions, or these positions, get logits; 0 for all.
-            skip_logits: with labels, return the loss alone, without ever holding all logits; see `logits_and_loss`.
+            skip_logits: with labels, return the loss alone, without ever holding all logits; by default in training.
         """
         if labels is not None:
             use_cache = False  # a loss needs all positions at once
             if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+                starts = sequence_starts(decoder_position_ids, decoder_attention_mask, labels.shape[0])
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, starts)
             labels = labels_of_tokens(labels, decoder_attention_mask)
             free = decoder_attention_mask is None and decoder_position_ids is None
+            skip_logits = self.skips_logits(skip_logits, labels, logits_to_keep)
             if skip_logits and self.training and free and self.model.decoder.supports_segments(labels, kwargs):
                 # nothing looks back at what stands behind the last label of a row, so it can be left out
                 decoder_attention_mask = (labels != IGNORED).flip(-1).cumsum(-1).flip(-1) > 0
@@ -1392,6 +1522,15 @@ class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransf
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
 
+    def counted_labels(self, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """As for other heads, of `labels` and of `shift_labels`; see `labels_of_next_tokens`."""
+        mask, counted = inputs.get("attention_mask"), {}
+        for name in ("labels", "shift_labels"):
+            if (labels := inputs.get(name)) is not None:
+                starts = sequence_starts(inputs.get("position_ids"), mask, labels.shape[0])
+                counted[name] = labels_of_next_tokens(labels, mask, starts, shifted=name == "shift_labels")
+        return counted
+
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     @can_return_tuple
     def forward(
@@ -1404,16 +1543,18 @@ class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransf
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
-        skip_logits: bool = False,
+        skip_logits: bool | None = None,
         token_type_ids: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """(B, T) ids to logits (B, T, V).
 
         Args:
-            labels: (B, T), the inputs themselves: position t is compared with label t + 1. -100: no loss; padding has none.
+            labels: (B, T), the inputs themselves: position t is compared with label t + 1. -100: no loss. Padding, and
+                what stands behind it or behind the end of another sequence in the row, has none either, so that the loss
+                is the mean over tokens that follow a token, on whichever side padding stands and if it has labels.
             logits_to_keep: only the last so many positions, or these positions, get logits; 0 for all.
-            skip_logits: with labels, return the loss alone, without ever holding all logits; see `logits_and_loss`.
+            skip_logits: with labels, return the loss alone, without ever holding all logits; by default in training.
             shift_labels (among the `kwargs`): (B, T), the token that follows each, in place of what `labels` would give.
         """
         if labels is not None or kwargs.get("shift_labels") is not None:
@@ -1428,11 +1569,12 @@ class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransf
             use_cache=use_cache,
             **kwargs,
         )
-        next_tokens = kwargs.get("shift_labels")
-        if labels is not None and next_tokens is None:
-            next_tokens = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED)
-        # with padding on the left, the first token follows padding and not a token
-        next_tokens = labels_of_tokens(next_tokens, attention_mask)
+        given = {"labels": labels, "shift_labels": kwargs.get("shift_labels"), "attention_mask": attention_mask}
+        counted = self.counted_labels(given | {"position_ids": position_ids})
+        next_tokens = counted.get("shift_labels")
+        if next_tokens is None and labels is not None:
+            check_labels(labels, outputs.last_hidden_state.shape[:2])
+            next_tokens = nn.functional.pad(counted["labels"][:, 1:], (0, 1), value=IGNORED)
         logits, loss = self.logits_and_loss(
             outputs.last_hidden_state, next_tokens, logits_to_keep, skip_logits, **kwargs
         )
@@ -1460,7 +1602,7 @@ class VanillaTransformerForMaskedLM(VanillaTransformerLMHeadModel):
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
-        skip_logits: bool = False,
+        skip_logits: bool | None = None,
         token_type_ids: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
@@ -1499,6 +1641,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
+        self.dropout = VanillaTransformerDropout(config, "dropout")
         self.score = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
@@ -1570,7 +1713,9 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
             **kwargs,
         )
         pooled = self.pool(outputs.last_hidden_state, mask)
-        logits = self.score(dropout(pooled, self.config.dropout, self.training))
+        logits = self.score(self.dropout(pooled))
+        if labels is not None and labels.shape[0] != logits.shape[0]:
+            raise ValueError(f"labels of shape {tuple(labels.shape)} do not fit {logits.shape[0]} rows.")
         loss = None if labels is None else self.classification_loss(logits, labels, **kwargs)
         if not self.config.is_encoder_decoder:
             return SequenceClassifierOutput(
@@ -1592,9 +1737,11 @@ class VanillaTransformerForTokenClassification(VanillaTransformerHeadModel):
     """Classifies every token: tags, chunks, names."""
 
     served_architectures = ("encoder-only", "decoder-only")
+    _has_label_for_each_token = True
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
+        self.dropout = VanillaTransformerDropout(config, "dropout")
         self.score = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
@@ -1611,7 +1758,6 @@ class VanillaTransformerForTokenClassification(VanillaTransformerHeadModel):
     ) -> TokenClassifierOutput:
         """(B, T) ids to logits (B, T, num_labels); `labels` (B, T) are classes, -100 where none counts, as at padding."""
         kwargs["use_cache"] = False
-        labels = labels_of_tokens(labels, attention_mask)
         outputs = self.model(
             input_ids,
             attention_mask,
@@ -1620,8 +1766,9 @@ class VanillaTransformerForTokenClassification(VanillaTransformerHeadModel):
             token_type_ids=token_type_ids,
             **kwargs,
         )
-        states = dropout(outputs.last_hidden_state, self.config.dropout, self.training)
-        logits = self.score(states)
+        check_labels(labels, outputs.last_hidden_state.shape[:2])
+        labels = labels_of_tokens(labels, attention_mask)
+        logits = self.score(self.dropout(outputs.last_hidden_state))
         return TokenClassifierOutput(
             loss=None if labels is None else smoothed_cross_entropy(logits, labels, **self._loss_options(kwargs)),
             logits=logits,
@@ -1638,6 +1785,7 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
+        self.dropout = VanillaTransformerDropout(config, "dropout")
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
@@ -1668,8 +1816,7 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
             token_type_ids=token_type_ids,
             **kwargs,
         )
-        states = dropout(outputs.last_hidden_state, self.config.dropout, self.training)
-        logits = self.qa_outputs(states)  # (B, T, 2)
+        logits = self.qa_outputs(self.dropout(outputs.last_hidden_state))  # (B, T, 2)
         if attention_mask is not None and attention_mask.dim() == 2:
             # the softmax is over positions, so padding would have a share in it
             logits = logits.masked_fill(attention_mask.unsqueeze(-1) == 0, torch.finfo(logits.dtype).min)

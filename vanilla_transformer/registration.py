@@ -12,6 +12,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from .remote_code import use_code_of_folders
+
 __all__ = ["register"]
 
 MODEL_TYPE = "vanilla_transformer"
@@ -56,6 +58,7 @@ def register() -> None:
 
 def _register_config(module: Any) -> None:
     module.CONFIG_MAPPING_NAMES[MODEL_TYPE] = CONFIG
+    use_code_of_folders(module.AutoConfig)
 
 
 def _register_models(module: Any) -> None:

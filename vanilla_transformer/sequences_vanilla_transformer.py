@@ -28,6 +28,32 @@ def packed_sequences(position_ids: torch.Tensor | None, mask: Any, batch_size: i
     return find_packed_sequence_indices(position_ids.expand(batch_size, -1))
 
 
+def sequence_starts(position_ids: torch.Tensor | None, mask: Any, batch_size: int) -> torch.Tensor | None:
+    """Where each of several sequences in a row begins, and the one of a padded row: (B, T); `None` where nothing says so.
+
+    Without a mask, and beside a 4D one, which may be of blocks, positions start anew; a mask (B, T) is followed itself.
+    """
+    if isinstance(mask, torch.Tensor) and mask.dim() == 2:
+        return (mask != 0) & (mask.long().cumsum(-1) == 1)
+    if position_ids is None:
+        return None
+    if mask is not None:
+        return position_ids.expand(batch_size, -1) == 0
+    packed = find_packed_sequence_indices(position_ids.expand(batch_size, -1))
+    # none in a traced graph, and where every row is one sequence
+    return None if packed is None else nn.functional.pad(packed.diff(dim=-1) != 0, (1, 0), value=True)
+
+
+def check_rows(targets: torch.Tensor, sources: torch.Tensor) -> None:
+    """Refuse sources (B or 1, S, ...) that are not one for each row of targets (B, T, ...), or one for all.
+
+    Raises:
+        ValueError: naming both numbers.
+    """
+    if len(sources) not in (1, len(targets)):
+        raise ValueError(f"{len(sources)} sources do not fit {len(targets)} rows of targets.")
+
+
 def check_pairs(targets: torch.Tensor | None, sources: torch.Tensor | None) -> None:
     """Refuse rows whose targets are not as many as their sources.
 
@@ -127,7 +153,7 @@ def without_padding(*batches: tuple[torch.Tensor, Any]) -> list[Unpadded]:
     lengths = list(zip(*(mask.sum(1).tolist() for mask in masks), strict=True))
     # neighbours of like lengths, which attention can take at once
     order = sorted((row for row in range(len(lengths)) if lengths[row][0]), key=lengths.__getitem__)
-    if not all(all(lengths[row]) for row in order):
+    if not order or not all(all(lengths[row]) for row in order):
         return []
     return [Unpadded.from_mask(mask, order) for mask in masks]
 
