@@ -537,6 +537,8 @@ def test_the_folder_of_a_run_holds_everything(finished):
         "trainer_state.json",
     }
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+    for saved in (folder, folder / "checkpoint-8"):  # Trainer turns it off for training
+        assert json.loads((saved / "config.json").read_text())["use_cache"] is True
     generation = json.loads((folder / "generation_config.json").read_text())
     assert {name: generation[name] for name in ("num_beams", "length_penalty", "max_length_over_source")} == {
         "num_beams": 2,

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import (
+    PreTrainedModel,
     PreTrainedTokenizerBase,
     Seq2SeqTrainer,
     TrainerCallback,
@@ -112,7 +113,12 @@ class TokenTrainer(TokenBudgetMixin):
         interruption: Interruption | None = None,
         **kwargs: Any,
     ):
+        model = kwargs.get("model", args[0] if args else None)
+        use_cache = model.config.use_cache if isinstance(model, PreTrainedModel) else None
         super().__init__(*args, **kwargs)
+        if use_cache is not None:
+            # Trainer turns it off. Forwards with labels make no cache anyway, and the setting is saved with the model
+            self.model.config.use_cache = use_cache
         self.max_minutes = max_minutes
         self.time_share = 0.0
         """Share of `max_minutes` that had passed at the last update, of the first process's clock; 0 without a limit."""
