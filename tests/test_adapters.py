@@ -51,7 +51,23 @@ def test_registering_keeps_what_is_there():
     assert table["vanilla_transformer"] == ["k_proj"]
     table["vanilla_transformer"] = list(ADAPTED_LAYERS)
     assert "vanilla_transformer" in constants.TRANSFORMERS_MODELS_TO_LOHA_TARGET_MODULES_MAPPING
-    assert "vanilla_transformer" not in constants.TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("config", "layers"),
+    [
+        (lambda: peft.IA3Config(), {"q_proj", "v_proj", "down_proj"}),
+        (lambda: peft.AdaLoraConfig(total_step=9), {f"{n}_proj" for n in ("q", "k", "v", "o", "up", "down")}),
+    ],
+)
+def test_other_methods_have_default_targets(architecture, config, layers):
+    config = config()
+    model = get_peft_model(tiny_model(architecture), config).train()
+    assert config.target_modules == layers
+    ids = tokens(2, 5)
+    model(input_ids=ids, labels=ids).loss.backward()
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize(
