@@ -473,7 +473,7 @@ main(["generate", "--model", "me/uncached", "--input", {str(saved / "README.md")
 """,
         status=2,
     ).splitlines()[-1]
-    assert said.startswith("error: me/uncached is no folder here and not all of it is in the cache"), said
+    assert said.startswith("error: me/uncached is not a folder here and not all of it is in the cache"), said
     assert "HF_HUB_OFFLINE is set; load it once without that" in said
     assert len(hub.requests) == asked
 

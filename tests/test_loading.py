@@ -30,6 +30,7 @@ from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.loading import (
     TARGET_TOKENIZER,
     LoadingError,
+    Source,
     check_device,
     load_config,
     load_model,
@@ -380,7 +381,7 @@ DAMAGED = {
     ),
     "pad": (edit("generation_config.json", pad_token_id="x"), "pad_token_id='x' must be the number of a token"),
     "switch": (edit("generation_config.json", do_sample="no"), "do_sample='no' must be true or false"),
-    "adapter": (as_adapter, "holds no config.json; it is an adapter of PEFT, which needs its base model"),
+    "adapter": (as_adapter, "holds no config.json; it is an adapter of PEFT, which needs its base model; load both"),
 }
 
 
@@ -611,3 +612,12 @@ def test_iterators_of_all_kinds_can_be_given_to_pipelines(translator):
         assert [record for (record,) in use(texts)] == expected
     with pytest.raises(TypeError, match="not one text"):
         next(Translator(use.model, use.tokenizer).translate("red"))
+
+
+def test_an_adapter_on_the_hub_does_not_lead_to_the_model_that_it_names(translator, tmp_path, monkeypatch):
+    adapter = tmp_path / "adapter_config.json"
+    adapter.write_text(json.dumps({"base_model_name_or_path": str(translator), "peft_type": "LORA"}))
+    files = {"config.json": translator / "config.json", "adapter_config.json": adapter}
+    monkeypatch.setattr(Source, "file", lambda source, name: files.get(name))
+    with pytest.raises(LoadingError, match="me/model is not a whole model: it is an adapter of PEFT"):
+        load_model(Source("me/model"), config=load_config(translator))

@@ -363,7 +363,9 @@ def test_separate_target_tokenizers_and_saving(tmp_path, monkeypatch):
     monkeypatch.setattr(use.model.config, "_commit_hash", "abc", raising=False)
     monkeypatch.setattr(use.model, "name_or_path", "me/model")
     monkeypatch.setattr(loading, "resolve_revision", lambda name, revision: revision)
-    monkeypatch.setattr(loading.Source, "file", lambda source, name: None)
+    monkeypatch.setattr(
+        loading.Source, "file", lambda source, name: path if (path := tmp_path / "a" / name).is_file() else None
+    )
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **options: asked.update(options) or target)
     pipeline("translation", model=use.model, tokenizer=source)
     assert asked["revision"] == "abc" and asked["subfolder"] == loading.TARGET_TOKENIZER

@@ -96,6 +96,12 @@ MOST_LAYERS = 10_000
 LAYER_COUNTS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "n_layer")
 
 
+ADAPTER = (
+    "it is an adapter of PEFT, which needs its base model; load both with PEFT's AutoPeftModel, merge them with "
+    "merge_and_unload() and save the result"
+)
+
+
 class LoadingError(ValueError):
     """A folder or Hub id that cannot be loaded as it stands; one sentence that names the file and the remedy."""
 
@@ -209,10 +215,7 @@ def _nearest_folder(path: str) -> str:
 def _instead_of(folder: Path) -> str:
     """Return what to give instead of a folder that holds no model."""
     if (folder / "adapter_config.json").is_file():
-        return (
-            "it is an adapter of PEFT, which needs its base model: load both with PEFT's AutoPeftModel, merge them with "
-            "merge_and_unload() and save the result"
-        )
+        return ADAPTER
     checkpoints = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
     checkpoints.sort(key=lambda path: int(path.name.removeprefix("checkpoint-")))
     if checkpoints:
@@ -542,6 +545,9 @@ def load_model(
         model_class = AutoModelForSeq2SeqLM if loaded.is_encoder_decoder else AutoModelForCausalLM
     check_generation_config(source)
     weight_files(source)  # refuses a damaged index
+    if source.folder is None and source.file("adapter_config.json") is not None:
+        # transformers would load the base model that the adapter names, from wherever that is
+        raise LoadingError(f"{source} is not a whole model: {ADAPTER}.")
     if hasattr(model_class, "_model_mapping"):
         options["trust_remote_code"] = bool(trust_remote_code)
     if config is not None:
@@ -650,6 +656,8 @@ def load_tokenizer(
         if not folder.is_dir() or not has_tokenizer(Source(str(folder), folder)):
             raise FileNotFoundError(f"{place} holds no tokenizer; save it there with tokenizer.save_pretrained.")
     prefix = f"{subfolder}/" if subfolder else ""
+    if source.folder is None and all(source.file(prefix + name) is None for name in TOKENIZER_FILES):
+        raise _missing(source, FileNotFoundError(f"there is no tokenizer in {place}"))
     settings = source.read_json(f"{prefix}tokenizer_config.json") or {}
     own_code = _own_code(settings, place)
     for name in ("special_tokens_map.json", "added_tokens.json", "tokenizer.json"):

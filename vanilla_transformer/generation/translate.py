@@ -95,8 +95,8 @@ class Translator:
         """
         check_device(device)
         source = locate(model, revision=revision)
-        tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
         config = load_config(source, trust_remote_code=trust_remote_code)
+        tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
         if getattr(config, "architecture", "") == "encoder-only":
             raise ValueError(f"{model} is an encoder, which writes no text; use transformers' pipelines with it.")
         target_tokenizer = None
