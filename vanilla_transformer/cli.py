@@ -68,7 +68,9 @@ DeviceOption = Annotated[
 TrustOption = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that comes with the model; only of people you trust.")
 ]
-BeamsOption = Annotated[int | None, typer.Option("--num-beams", min=1, help="Default: the model's own setting.")]
+BeamsOption = Annotated[
+    int | None, typer.Option("--num-beams", min=1, max=1000, help="Default: the model's own setting.")
+]
 
 
 def _say(line: str) -> None:
@@ -174,7 +176,9 @@ def generate(
     ] = 1,
     scores: Annotated[bool, typer.Option(help="Write the score behind each output, after a tab.")] = False,
     length_penalty: Annotated[float | None, typer.Option(help="Default: the model's own setting.")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Default: the model's own setting.")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, max=1_000_000, help="Default: the model's own setting.")
+    ] = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Draw tokens at random, as language models are read.")
     ] = False,
@@ -187,6 +191,10 @@ def generate(
     ] = None,
 ) -> None:
     """Write one line of output for each line of input, in the same order; of a language model how it goes on."""
+    if length_penalty is not None and not -100 <= length_penalty <= 100:
+        raise ValueError(f"--length-penalty {length_penalty} must be a number from -100 to 100.")
+    if temperature is not None and not 0 < temperature <= 1000:
+        raise ValueError(f"--temperature {temperature} must be above 0 and at most 1000.")
     if output != "-":
         check_output_file(output)
     source = _open_input(input)
@@ -622,6 +630,11 @@ def demo(
     overrides: Annotated[list[str] | None, typer.Argument(help="Recipe fields to override, name=value.")] = None,
 ) -> None:
     """Train a translator of written dates, amounts and durations in a few minutes, with data that needs no download."""
+    from vanilla_transformer.training.fields import override_fields
+    from vanilla_transformer.training.known_fields import refuse_mistyped
+
+    check_output_dir(output, empty=False)
+    refuse_mistyped(override_fields({}, overrides or []))
     _quiet_libraries()
     from vanilla_transformer.demo import run_demo
 
@@ -688,7 +701,9 @@ def _unpacked(stream: Any) -> IO[bytes]:
     # a terminal is not looked at before it is read
     if stream.isatty() or not hasattr(stream, "peek") or stream.peek(2)[:2] != b"\x1f\x8b":
         return stream
-    return io.BufferedReader(gzip.GzipFile(fileobj=stream))  # type: ignore[arg-type]
+    unpacked = gzip.GzipFile(fileobj=stream)
+    unpacked.myfileobj = stream  # closed with it
+    return io.BufferedReader(unpacked)  # type: ignore[arg-type]
 
 
 def _lines(stream: IO[bytes], name: str) -> Iterator[str]:

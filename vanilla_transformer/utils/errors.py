@@ -94,7 +94,7 @@ def printable(text: str) -> str:
 
 def hide_tokens(text: str) -> str:
     """Return a text without the access tokens of the Hub in it."""
-    return _TOKEN.sub(r"\1_***", _TOKEN_OPTION.sub(r"\1***", text))
+    return _TOKEN.sub(r"\1_***", text)
 
 
 def report_bug(error: BaseException, arguments: list[str]) -> str:
@@ -117,7 +117,7 @@ def report_bug(error: BaseException, arguments: list[str]) -> str:
     with contextlib.suppress(OSError):
         handle, path = tempfile.mkstemp(prefix="vanilla-transformer-", suffix=".log", text=True)
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
-            stream.write(hide_tokens("\n".join(lines)))
+            stream.write(hide_tokens(_TOKEN_OPTION.sub(r"\1***", "\n".join(lines))))
         where = f"the traceback is in {path}; please report it with that file"
     kind = type(error).__name__
     said = describe(error)
