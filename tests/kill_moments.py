@@ -17,7 +17,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from runs import equal_weights, recipe_values, save_translator, weights
+from runs import equal_weights, recipe_values, save_translator, weights, word_tokenizer
+from tiny import tiny_model
 from vanilla_transformer.training.yaml_text import dump_yaml
 
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM}
@@ -129,7 +130,7 @@ class Ablate(Command):
 
 class Convert(Command):
     def arguments(self):
-        return ["convert", self.inputs / "model", self.folder / "converted", "--to-transformers"]
+        return ["convert", self.inputs / "plain", self.folder / "converted", "--to-transformers"]
 
 
 class Average(Command):
@@ -164,6 +165,9 @@ def write_inputs(folder):
     status, _ = forked(["train", folder / "recipe.yaml", "training.disable_tqdm=true"], folder / "log")
     assert status == 0, (folder / "log").read_text()
     save_translator(folder / "model")
+    tokenizer = word_tokenizer()
+    tiny_model("encoder-decoder", "marian", vocab_size=len(tokenizer)).save_pretrained(folder / "plain")
+    tokenizer.save_pretrained(folder / "plain")
     (folder / "lines.txt").write_text("".join(f"red dog {i}\n" for i in range(60)))
 
 
@@ -182,7 +186,7 @@ def attempt(command, whole, number, seconds):
         elif "interrupted" not in said[-1] and "terminated" not in said[-1]:
             wrong.append(f"said {said[-1]!r}")
     if any("Traceback" in line for line in said):
-        wrong.append("traceback")
+        wrong.append(f"traceback, kept in {shutil.copy(log, command.folder.with_suffix(f'.{time.time_ns()}.log'))}")
     if ended:
         again = [*command.arguments(), "--resume"] if command.resumes and any(command.folder.rglob("*.yaml")) else None
         again = again or command.arguments()

@@ -168,10 +168,50 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path, one_process):
     assert "warning" not in said.lower(), said
     run = Path(values["output_dir"])
     assert losses_of(run) == pytest.approx(losses_of(one_process), abs=1e-6)
+    # 21 rows in batches of 8: the last ones of two processes are filled up with rows that the others have
+    evaluated = [logged(folder, "eval_loss") for folder in (run, one_process)]
+    assert evaluated[0] == pytest.approx(evaluated[1], abs=1e-6) and len(evaluated[0]) == 2
+    assert logged(run, "train_loss") == pytest.approx(logged(one_process, "train_loss"), abs=1e-6)
     last = "checkpoint-6/model.safetensors"
     assert max(differences(run / last, one_process / last).values()) < 1e-6
     shares = [logged(folder, "padding_share") for folder in (run, one_process)]
     assert shares[0] == shares[1] and len(shares[0]) == 6, "padding of all processes, not of the first"
+
+
+@pytest.mark.slow
+def test_two_processes_are_stopped_by_a_signal_and_one_sentence_ends_both_where_one_refuses(tmp_path, one_process):
+    values = values_of(tmp_path, gradient_accumulation_steps=1, disable_tqdm=True)
+    recipe, run = written(values), Path(values["output_dir"])
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(TESTS.parent)}
+
+    def start(*arguments, script=SCRIPTS / "train_seq2seq.py"):
+        command = [*launcher, script, recipe, *arguments]
+        return subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True, env=environment)
+
+    # far longer than it takes until the signal comes
+    process = start("training.max_steps=100000", "training.eval_steps=50000", "training.save_steps=50000")
+    said = iter(process.stderr)
+    assert any("parameters, encoder-decoder" in line for line in said)
+    while not (run / "recipe.yaml").is_file():
+        time.sleep(0.1)
+    time.sleep(5)
+    process.send_signal(signal.SIGTERM)
+    lines = list(said)
+    process.wait(60)
+    kept = [line for line in lines if "interrupted at update" in line]
+    assert len(kept) == 1 and "is kept; resume with the command that started it and --resume" in kept[0], lines
+    (checkpoint,) = run.glob("checkpoint-*")
+    assert checkpoint.name in kept[0]
+
+    # one process more or less would be another run; a folder that is not empty is refused by the first process alone
+    with pytest.raises(RecipeError, match="by 2 processes, but this is 1: .* would be trained with other batches"):
+        run_recipe(Recipe.from_dict(override_fields(values, ["training.max_steps=100000"])), resume=True)
+    process = start()
+    lines = process.communicate()[1].splitlines()
+    assert process.returncode == 1 and sum(line.startswith("error: ") for line in lines) == 1
+    ours = [line for line in lines if "vanilla_transformer" in line and "File" in line]
+    assert not ours, "no traceback of this package"
 
 
 @pytest.mark.slow
@@ -238,6 +278,15 @@ def test_a_process_that_ends_waits_for_threads_that_compute():
     stop.set()
     thread.join()
     assert rested < 0.5 <= waited
+
+
+def test_fsdp_on_processors_is_refused_before_anything_is_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(
+        RecipeError, match="FSDP .* spreads a model over accelerators, and there are none here; start with"
+    ):
+        run_recipe(Recipe.from_dict(values_of(tmp_path)), say=lambda line: None)
+    assert not (tmp_path / "run").exists()
 
 
 def test_fsdp_that_would_not_save_whole_weights_is_refused():

@@ -1,9 +1,11 @@
 """What a run survives: being killed at any point, a disk that is full, a loss that is no number any more or explodes."""
 
 import inspect
+import io
 import json
 import math
 import re
+import shutil
 import signal
 from contextlib import contextmanager
 from itertools import filterfalse
@@ -33,7 +35,7 @@ from test_tasks import recipe as recipe_of_task
 from vanilla_transformer.cli import main
 from vanilla_transformer.training import DivergedError
 from vanilla_transformer.training import run as run_module
-from vanilla_transformer.training.checkpoints import delete_old_checkpoints, find_checkpoints
+from vanilla_transformer.training.checkpoints import delete_old_checkpoints, find_checkpoints, processes_of
 from vanilla_transformer.training.divergence import LEAST, ROWS, SKIPPED, DivergenceRule, Update
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run import RunInterrupted
@@ -278,6 +280,68 @@ def test_a_finished_run_that_is_resumed_is_scored_and_saved_again_and_does_not_t
     )
     losses = logged(whole, "loss")
     assert loss[9] == pytest.approx(sum(losses.values()) / len(losses), rel=1e-6)
+
+
+class Evil:
+    """What a file could do while it is unpickled."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return Path.touch, (self.place,)
+
+
+def test_a_checkpoint_of_somebody_else_runs_nothing_and_what_is_wrong_with_it_is_named(tmp_path):
+    values = every_update(tmp_path, max_steps=3)
+    folder = run(values).folder
+    checkpoint = folder / "checkpoint-2"
+    shutil.rmtree(folder / "checkpoint-3")  # there is an update to make
+    kept = {path: path.read_bytes() for path in checkpoint.iterdir()}
+    state = json.loads(kept[checkpoint / "trainer_state.json"])
+
+    def pickled(content):
+        stream = io.BytesIO()
+        torch.save(content, stream)
+        return stream.getvalue()
+
+    def with_state(**changes):
+        return "trainer_state.json", json.dumps({**state, **changes}).encode()
+
+    evil = pickled({"evil": Evil(tmp_path / "done")})
+    damaged = rf"{checkpoint}/trainer_state.json is damaged: "
+    for (name, content), sentence in (
+        *((("optimizer.pt", evil), f"{checkpoint}/optimizer.pt"),),
+        *((("scheduler.pt", evil), f"{checkpoint}/scheduler.pt"),),
+        *((("rng_state.pth", evil), f"{checkpoint}/rng_state.pth"),),
+        *((("optimizer.pt", pickled({"state": 3})), f"{checkpoint} is damaged, or not of this run"),),
+        *((("rng_state.pth", pickled({})), f"{checkpoint} is damaged, or not of this run"),),
+        *((("trainer_state.json", b"[]"), damaged + "it holds a list, not a mapping"),),
+        (with_state(sorcery=1), damaged + "it has the unknown field 'sorcery'"),
+        (with_state(global_step="x"), damaged + "global_step is 'x', not a whole number"),
+        (with_state(global_step=-2), damaged + "global_step is -2"),
+        (with_state(epoch=[]), damaged + "epoch is"),
+        (with_state(log_history={}), damaged + "log_history is not a list"),
+        (with_state(log_history=[{"step": "x", "loss": 1.0}]), damaged + "the step of an entry of log_history is 'x'"),
+        (with_state(log_history=[{"step": 1, "eval_loss": "x"}]), damaged + "eval_loss in log_history is 'x'"),
+        (with_state(stateful_callbacks=[1]), damaged + "stateful_callbacks is not"),
+        (with_state(stateful_callbacks={"processes": {"count": 2}}), "by 2 processes, but this is 1: .*torchrun"),
+    ):
+        for path, before in kept.items():
+            path.write_bytes(content if path.name == name else before)
+        with pytest.raises(ValueError, match=sentence) as caught:
+            run(values, resume=True)
+        assert "weights_only=False" not in str(caught.value) and "\n" not in str(caught.value), caught.value
+        assert not (tmp_path / "done").exists(), name
+    for path, before in kept.items():
+        path.write_bytes(before)
+    # a checkpoint of an earlier version does not tell; what its processes have left does
+    del state["stateful_callbacks"]["processes"]
+    (checkpoint / "trainer_state.json").write_text(json.dumps(state))
+    assert processes_of(checkpoint) == 1
+    for process in range(3):
+        shutil.copy(checkpoint / "rng_state.pth", checkpoint / f"rng_state_{process}.pth")
+    assert processes_of(checkpoint) == 3
 
 
 def test_a_run_whose_time_was_up_is_resumed_without_another_update(tmp_path):

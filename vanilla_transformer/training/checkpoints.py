@@ -112,7 +112,8 @@ def _wrong_state(values: Any) -> str | None:
             return f"{name} is {number!r}, not a whole number"
     if not isinstance(values.get("epoch", 0.0), (int, float, type(None))):
         return f"epoch is {values['epoch']!r}, not a number"
-    history, callbacks = values.get("log_history") or [], values.get("stateful_callbacks") or {}
+    history, callbacks = values.get("log_history"), values.get("stateful_callbacks")
+    history, callbacks = [] if history is None else history, {} if callbacks is None else callbacks
     if not isinstance(history, list) or not all(isinstance(entry, dict) for entry in history):
         return "log_history is not a list of mappings"
     if wrong := next((entry for entry in history if type(entry.get("step", 0)) is not int), None):
