@@ -51,12 +51,16 @@ def forked(arguments, log, seconds=None, number=None):
     return os.waitstatus_to_exitcode(status), time.monotonic() - begun
 
 
+def final(folder):
+    """Files under a final name: temporary ones and the lock have hidden names."""
+    found = ((path, path.relative_to(folder).parts) for path in sorted(folder.rglob("*")) if path.is_file())
+    return [path for path, parts in found if not any(part.startswith(".") for part in parts)]
+
+
 def half_written(folder):
-    """Files under a final name that cannot be read to their end; temporary names and the lock are not final."""
+    """Files under a final name that cannot be read to their end."""
     wrong = []
-    for path in folder.rglob("*"):
-        if not path.is_file() or any(part.startswith(".") for part in path.relative_to(folder).parts):
-            continue
+    for path in final(folder):
         try:
             if path.suffix == ".json":
                 json.loads(path.read_text())
@@ -89,8 +93,11 @@ class Command:
 
 def results(folder):
     """Weights and texts of all that a command leaves."""
-    files = sorted(path for path in folder.rglob("*") if path.suffix in (".safetensors", ".txt"))
-    return {path.relative_to(folder): path.read_bytes() for path in files if "checkpoint-" not in str(path)}
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for path in final(folder)
+        if path.suffix in (".safetensors", ".txt") and "checkpoint-" not in str(path)
+    }
 
 
 class Train(Command):

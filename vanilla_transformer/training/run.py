@@ -531,8 +531,6 @@ def _train(trainer: Any, checkpoint: Path | None, folder: Path) -> None:
             f"{_unsafe_file(checkpoint)} holds objects beside tensors and plain values, and reading such can run any code, so "
             f"it is not read; delete {checkpoint}, or begin another run with its weights, start_from={checkpoint}."
         ) from error
-    except SafetensorError as error:
-        raise ValueError(f"{checkpoint} is damaged ({error}); delete it and go on from the one before it.") from error
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError) as error:
         if checkpoint is None or trainer.has_made_a_step or is_lost_connection(error):
             raise
