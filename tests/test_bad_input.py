@@ -36,6 +36,10 @@ ALIAS_BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 # a row is a line, however long
 # fmt: off
 COMMANDS = [
+    ("recipe", "name a recipe, or give --list or --fields"),
+    ("recipe quick_translation --list", "name a recipe, or give --list or --fields"),
+    ("recipe quick_translaton", "there is no recipe 'quick_translaton'; did you mean 'quick_translation'?"),
+    ("recipe ../../README", "there is no recipe '../../README'"),
     ("train ''", "the argument after train is empty"),
     ("train-tokenizer source.txt -o ''", "the argument after -o is empty"),
     ("train-tokenizer source.txt --output=", "the argument of --output is empty"),

@@ -4,12 +4,13 @@ import io
 import json
 import subprocess
 import sys
+import tomllib
 
 import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig
 
-from runs import recipe_values, reversed_words, save_translator, word_tokenizer, write_pairs
+from runs import ROOT, recipe_values, reversed_words, save_translator, word_tokenizer, write_pairs
 from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
 from vanilla_transformer import VanillaTransformerConfig, cli
 from vanilla_transformer.generation.translate import Translator
@@ -309,6 +310,21 @@ def test_explain_refuses_what_it_cannot_explain(refused, tmp_path):
     assert "holds no config.json" in refused("explain", tmp_path)
     BertConfig().save_pretrained(tmp_path)
     assert "a model of type bert" in refused("explain", tmp_path)
+
+
+def test_recipes_that_come_along_are_listed_printed_and_explained(command):
+    _, listed, _ = command("recipe", "--list")
+    files = sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))
+    assert [line.split()[0] for line in listed.splitlines()] == [path.stem for path in files] != []
+    for path in files:
+        assert command("recipe", path.stem)[:2] == (0, path.read_text())
+    fields = dict(line.split(": ", 1) for line in command("recipe", "--fields")[1].splitlines())
+    assert fields["batches.max_tokens"].startswith("4096  # sentences times the longest")
+    assert fields["output_dir"].startswith("required  #") and "model.hidden_size" in fields
+    assert not [name for name, rest in fields.items() if "  # " not in rest]
+    # and come along in a wheel
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["force-include"] == {"scripts/recipes": "vanilla_transformer/recipes"}
 
 
 def test_help_names_every_command(command):

@@ -95,7 +95,7 @@ def options(
 
 @app.command()
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A YAML recipe, such as scripts/recipes/multi30k_en_de.yaml.")],
+    recipe: Annotated[Path, typer.Argument(help="A YAML recipe; one to begin with prints `recipe NAME`.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Fields to override: name=value, as in training.max_steps=1000.")
     ] = None,
@@ -135,6 +135,25 @@ def ablate(
     print_table(table)
     if any(run["status"] != "finished" for cell in table["cells"] for run in cell["runs"]):
         raise typer.Exit(1)
+
+
+@app.command("recipe")
+def recipe_command(
+    name: Annotated[str | None, typer.Argument(help="Of a recipe that comes with the package; see --list.")] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="The names of all, with what they are.")] = False,
+    fields: Annotated[bool, typer.Option("--fields", help="Every field, its default and its meaning.")] = False,
+) -> None:
+    """Print a recipe to begin with: vanilla-transformer recipe NAME > my.yaml"""
+    from vanilla_transformer.training.recipe_files import describe_fields, recipe_text, recipes
+
+    if (name is not None) + show_list + fields != 1:
+        raise ValueError("name a recipe, or give --list or --fields.")
+    if name is not None:
+        typer.echo(recipe_text(name), nl=False)
+    for known, path in recipes().items() if show_list else ():
+        typer.echo(f"{known:28}{path.read_text(encoding='utf-8').partition(chr(10))[0].removeprefix('# ')}")
+    for field, default, meaning in describe_fields() if fields else ():
+        typer.echo(f"{field}: {default}" + (f"  # {meaning}" if meaning else ""))
 
 
 @app.command("train-tokenizer")

@@ -134,7 +134,7 @@ def read_values(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     if not path.is_file():
-        raise RecipeError(f"there is no recipe {path}; recipes of the project are in scripts/recipes.")
+        raise RecipeError(f"there is no recipe {path}; vanilla-transformer recipe --list names some to begin with.")
     if path.stat().st_size > LARGEST_FILE:
         raise RecipeError(f"{path} is larger than {LARGEST_FILE >> 20} MiB, which no recipe is; name another file.")
     try:
