@@ -33,6 +33,8 @@ def no_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
         # and takes an output embedding that is not the input embedding for one that is not tied; see save_pretrained
         warnings.filterwarnings("ignore", "Input and output embeddings are no longer tied after merging")
+        # and calls the cache by its old name
+        warnings.filterwarnings("ignore", "`past_key_values` is deprecated")
         yield
 
 
@@ -51,6 +53,23 @@ def test_registering_keeps_what_is_there():
     assert table["vanilla_transformer"] == ["k_proj"]
     table["vanilla_transformer"] = list(ADAPTED_LAYERS)
     assert "vanilla_transformer" in constants.TRANSFORMERS_MODELS_TO_LOHA_TARGET_MODULES_MAPPING
+
+
+@pytest.mark.parametrize(
+    ("architecture", "task"), [("decoder-only", "CAUSAL_LM"), ("encoder-decoder", "SEQ_2_SEQ_LM")]
+)
+@pytest.mark.parametrize("heads", [None, 2])
+def test_prefix_tuning_trains_and_generates(architecture, task, heads):
+    """PEFT reads the number and width of heads in the configuration's dictionary."""
+    config = peft.PrefixTuningConfig(task_type=task, num_virtual_tokens=3)
+    # PEFT makes as many layers of prefixes as the encoder has
+    model = get_peft_model(tiny_model(architecture, decoder_layers=None, num_key_value_heads=heads), config).train()
+    ids, mask = tokens(2, 6), torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    given = {"input_ids": ids, "attention_mask": mask, "labels": ids}
+    model(**given).loss.backward()
+    assert all(p.grad.any() for p in model.parameters() if p.requires_grad)
+    assert_close(model.eval()(**given).loss, model.train()(**given, skip_logits=False).loss, atol=1e-5)
+    assert model.eval().generate(input_ids=ids, max_new_tokens=3, do_sample=False).shape[0] == 2
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

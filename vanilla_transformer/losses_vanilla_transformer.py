@@ -252,7 +252,7 @@ def labels_of_next_tokens(
         shifted: `labels` hold at each position the token that follows it, and not the token itself.
     """
     if starts is not None and not shifted:
-        labels = labels.masked_fill(starts.to(labels.device), IGNORED)
+        labels = labels.masked_fill(starts[:, -labels.shape[1] :].to(labels.device), IGNORED)
     if not isinstance(mask, torch.Tensor) or mask.dim() != 2 or mask.shape[0] != labels.shape[0]:
         return labels
     is_token = mask[:, -labels.shape[1] :].to(labels.device) != 0
@@ -307,7 +307,7 @@ def shift_right(
     shifted = labels.roll(1, dims=-1)
     shifted[:, 0] = start_token_id
     if starts is not None:
-        shifted = shifted.masked_fill(starts.to(shifted.device), start_token_id)
+        shifted = shifted.masked_fill(starts[:, -labels.shape[1] :].to(shifted.device), start_token_id)
     if pad_token_id is not None:
         return shifted.masked_fill(shifted == IGNORED, pad_token_id)
     if (shifted == IGNORED).any():

@@ -1482,7 +1482,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, 
                 starts = sequence_starts(decoder_position_ids, decoder_attention_mask, labels.shape[0])
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, starts)
             labels = labels_of_tokens(labels, decoder_attention_mask)
-            free = decoder_attention_mask is None and decoder_position_ids is None
+            free = decoder_attention_mask is None and decoder_position_ids is None and cache is None
             skip_logits = self.skips_logits(skip_logits, labels, logits_to_keep)
             if skip_logits and self.training and free and self.model.decoder.supports_segments(labels, kwargs):
                 # nothing looks back at what stands behind the last label of a row, so it can be left out
