@@ -467,6 +467,11 @@ RECIPES = [
     ("data.train.source=mac.txt", "mac.txt ends its lines in carriage returns"),
     ("data.train.source=cut.gz", "cut.gz cannot be unpacked"),
     ("data.train='{path: latin1.txt}'", "what kind of file latin1.txt is"),
+    ("training.lr_scheduler_kwargs='{timescale: 3}'", "unknown field training.lr_scheduler_kwargs.timescale"),
+    (
+        "training.lr_scheduler_type=inverse_sqrt_decay training.lr_scheduler_kwargs='{decay_share: 2}'",
+        "training.lr_scheduler_kwargs.decay_share=2 must be above 0 and at most 1",
+    ),
     ("tokenizer.min_frequency=-1", "tokenizer.min_frequency=-1 must not be negative"),
     ("tokenizer.vocab_size=1000000000", "tokenizer.vocab_size=1000000000 must be at most 2,000,000"),
     ("model.hidden_size=1000000000", "parameters need", "GB for weights", "make the model smaller"),
