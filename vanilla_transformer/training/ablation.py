@@ -52,6 +52,7 @@ from vanilla_transformer.training.run import (
 from vanilla_transformer.training.tasks import Task
 from vanilla_transformer.training.yaml_text import dump_yaml
 from vanilla_transformer.utils.atomic import atomic_dir, atomic_files, is_temporary, translate_io_errors
+from vanilla_transformer.utils.bars import library_bars
 from vanilla_transformer.utils.locks import LOCK, lock_folder
 
 __all__ = ["Ablation", "AblationSection", "Cell", "markdown_table", "print_table", "run_ablation"]
@@ -344,7 +345,7 @@ def run_ablation(
         raise RecipeError("an ablation runs in one process; start it without accelerate launch or torchrun.")
     folder = ablation.folder
     _check_folder(folder, resume=resume, overwrite=overwrite)
-    with lock_folder(folder), catch_signals() as interruption:
+    with lock_folder(folder), library_bars(), catch_signals() as interruption:
         _check_folder(folder, resume=resume, overwrite=overwrite)  # another process may have just ended
         try:
             return _run_all(ablation, resume, overwrite, say)

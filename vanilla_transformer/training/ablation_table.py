@@ -106,6 +106,11 @@ def _notes(table: dict[str, Any]) -> list[str]:
     return notes
 
 
+def _plain(note: str) -> str:
+    """Return a note that Markdown shows as it stands; outside a table a bar is nothing but that."""
+    return escape_markdown(note).replace("\\|", "|")
+
+
 def markdown_table(table: dict[str, Any], picture: str | None = None) -> str:
     """The text of `ablation.md`.
 
@@ -120,7 +125,7 @@ def markdown_table(table: dict[str, Any], picture: str | None = None) -> str:
     columns = _columns(table)
     lines = [f"# {escape_markdown(table['title'])}", "", line(columns), f"|{'---|' * 2}{'---:|' * (len(columns) - 2)}"]
     lines += [line(texts) for texts in _texts(table)]
-    lines += ["", *(f"- {escape_markdown(note)}" for note in _notes(table))]
+    lines += ["", *(f"- {_plain(note)}" for note in _notes(table))]
     if hardware := table["hardware"]:
         threads = f"{hardware['threads']} thread{'s' if hardware['threads'] > 1 else ''}"
         lines += [f"- Trained on {hardware['device']} ({hardware['machine']}, {threads}), torch {hardware['torch']}."]

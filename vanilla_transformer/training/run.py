@@ -734,9 +734,8 @@ def _finish(
         task.save(temporary)  # so that the lines of the card can be run there
         smoothing = trainer.model.config.label_smoothing
         with spare(f"{CURVES} was not drawn", "trainer_state.json holds its numbers", say):
-            if not plot_curves(
-                trainer.state.log_history, temporary / CURVES, folder.name, task.curves, label_smoothing=smoothing
-            ):
+            curves = temporary / CURVES
+            if not plot_curves(trainer.state.log_history, curves, folder.name, task.curves, smoothing):
                 say(f"{CURVES} was not drawn: it needs matplotlib (pip install matplotlib).")
         with spare("README.md was not written", f"{METRICS} holds what it would say", say):
             write_model_card(temporary, recipe, task, metrics, repository)
