@@ -459,9 +459,9 @@ def convert(
 def export(
     model: Annotated[str, typer.Argument(help="Folder of a run or saved model, or a Hub id.")],
     output: Annotated[Path, typer.Argument(help="Folder for the exported model.")],
-    to: Annotated[str, typer.Option("--to", help="ctranslate2 or transformers.")],
+    to: Annotated[str, typer.Option("--to", help="ctranslate2, onnx or transformers.")],
     quantization: Annotated[
-        str, typer.Option(help="Of the weights, such as int8; for --to ctranslate2 as its own `quantization`.")
+        str, typer.Option(help="Of the weights: float32, float16, int8; of ctranslate2 also its others.")
     ] = "float32",
     family: Annotated[
         str | None, typer.Option(help="Of --to transformers, such as marian; by default the first that fits.")

@@ -9,7 +9,7 @@ import torch
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 
 from .errors import needs
-from .parity import Rows
+from .parity import Rows, largest_difference
 
 __all__ = ["CTranslate2Runtime"]
 
@@ -56,7 +56,7 @@ class CTranslate2Runtime:
         largest = 0.0
         for row, array in zip(rows, found, strict=True):
             output = (model if self.architecture == "decoder-only" else model.base_model)(torch.tensor([row]))[0][0]
-            largest = max(largest, _difference(output, torch.from_numpy(array[: len(row)])))
+            largest = max(largest, largest_difference(output, torch.from_numpy(array[: len(row)])))
         return largest
 
     def _difference_of_scores(self, model: VanillaTransformerPreTrainedModel, rows: Rows) -> float:
@@ -68,7 +68,7 @@ class CTranslate2Runtime:
         for row, target, result in zip(rows, targets, scored, strict=True):
             logits = model(torch.tensor([row]), decoder_input_ids=torch.tensor([[start, *target]])).logits[0]
             scores = logits.float().log_softmax(-1)[torch.arange(len(target) + 1), torch.tensor([*target, end])]
-            largest = max(largest, _difference(scores, torch.tensor(result.log_probs)))
+            largest = max(largest, largest_difference(scores, torch.tensor(result.log_probs)))
         return largest
 
     def write(self, rows: Rows, new_tokens: int) -> Rows | None:
@@ -87,8 +87,3 @@ class CTranslate2Runtime:
             result = self.model.generate_batch([tokens], max_length=length, sampling_topk=1, **options)[0]
             written.append(list(result.sequences_ids[0])[len(row) :])
         return written
-
-
-def _difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    scale = max(1.0, float(one.abs().max()))
-    return float((one.float() - other.float()).abs().max()) / scale

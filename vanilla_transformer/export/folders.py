@@ -16,11 +16,13 @@ from vanilla_transformer.utils.quiet import quiet
 from .ctranslate2_model import QUANTIZATIONS, vocabularies, write_ctranslate2
 from .ctranslate2_runtime import CTranslate2Runtime
 from .errors import ExportError
+from .onnx_model import SUFFIXES, write_onnx
+from .onnx_runtime import OnnxRuntime
 from .parity import Parity, Rows, check_parity, random_rows
 
-__all__ = ["TARGETS", "export_folder", "to_ctranslate2"]
+__all__ = ["TARGETS", "export_folder", "to_ctranslate2", "to_onnx"]
 
-TARGETS = ("ctranslate2", "transformers")
+TARGETS = ("ctranslate2", "onnx", "transformers")
 """Where a model can go."""
 
 Log = Callable[[str], Any]
@@ -70,7 +72,8 @@ def export_folder(
     target_tokenizer = tokenizer
     if loaded.config.target_vocab_size is not None:
         target_tokenizer = load_tokenizer(source, TARGET_TOKENIZER)
-    parity = to_ctranslate2(
+    write = to_ctranslate2 if target == "ctranslate2" else to_onnx
+    parity = write(
         loaded, tokenizer, output, target_tokenizer=target_tokenizer, quantization=quantization, texts=texts
     )
     log(f"checked: {parity}")
@@ -115,8 +118,47 @@ def to_ctranslate2(
         write_ctranslate2(model, tokens, temporary, quantization, target_tokenizer=target_tokenizer)
         runtime = CTranslate2Runtime(temporary, model.config.architecture, tokens, quantization)
         parity = check_parity(model, runtime, _rows(model, tokenizer, texts))
-        _save_tokenizers(model, tokenizer, target_tokenizer, temporary)
+        _save_tokenizers(tokenizer, target_tokenizer, temporary)
         (temporary / "README.md").write_text(_usage(model, place.name), encoding="utf-8")
+    return parity
+
+
+def to_onnx(
+    model: VanillaTransformerPreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: str | Path,
+    quantization: str | None = None,
+    *,
+    target_tokenizer: PreTrainedTokenizerBase | None = None,
+    texts: Iterable[str] = (),
+) -> Parity:
+    """Write a model as ONNX files in the layout of transformers.js and Optimum, and compare them with `generate()` first.
+
+    Args:
+        model: of any architecture and head.
+        tokenizer: of the source; saved beside the model.
+        folder: that is not there, or empty.
+        quantization: one of `SUFFIXES`; None for float32.
+        target_tokenizer: where vocabularies are separate.
+        texts: to compare on, beside random ones.
+
+    Returns:
+        What was measured.
+
+    Raises:
+        ExportError: for what ONNX files cannot hold, and where outputs differ in float32.
+        ImportError: where a package is not installed.
+        FileExistsError, OSError: where the folder cannot be written.
+    """
+    quantization = quantization or "float32"
+    if quantization not in SUFFIXES:
+        raise ExportError(f"quantization={quantization!r} is not one of {', '.join(SUFFIXES)}.")
+    place = check_output_dir(folder)
+    target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
+    with translate_io_errors(place, "make room and export again"), atomic_dir(place) as temporary, quiet():
+        write_onnx(model.eval(), temporary, quantization)
+        parity = check_parity(model, OnnxRuntime(temporary, model, quantization), _rows(model, tokenizer, texts))
+        _save_tokenizers(tokenizer, target_tokenizer, temporary)
     return parity
 
 
@@ -127,10 +169,7 @@ def _rows(model: VanillaTransformerPreTrainedModel, tokenizer: PreTrainedTokeniz
 
 
 def _save_tokenizers(
-    model: VanillaTransformerPreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    target_tokenizer: PreTrainedTokenizerBase,
-    folder: Path,
+    tokenizer: PreTrainedTokenizerBase, target_tokenizer: PreTrainedTokenizerBase, folder: Path
 ) -> None:
     tokenizer.save_pretrained(folder)
     if target_tokenizer is not tokenizer:

@@ -10,7 +10,15 @@ from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerP
 
 from .errors import ExportError
 
-__all__ = ["TOLERANCE", "Parity", "Runtime", "check_parity", "random_rows", "written_by_generate"]
+__all__ = [
+    "TOLERANCE",
+    "Parity",
+    "Runtime",
+    "check_parity",
+    "largest_difference",
+    "random_rows",
+    "written_by_generate",
+]
 
 TOLERANCE = 1e-4
 """Largest difference of logits or log-probabilities, relative to the largest value where that is above 1, in float32."""
@@ -138,6 +146,12 @@ def written_by_generate(model: VanillaTransformerPreTrainedModel, rows: Sequence
             stop = next((i for i, token in enumerate(tokens) if token in ends), len(tokens))
             written[place] = tokens[:stop]
     return written
+
+
+def largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return the largest difference of two tensors, relative to the largest value of the first where that is above 1."""
+    scale = max(1.0, float(one.abs().max()))
+    return float((one.float() - other.float()).abs().max()) / scale
 
 
 @torch.inference_mode()
