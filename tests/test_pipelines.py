@@ -33,6 +33,7 @@ import vanilla_transformer as vt
 from runs import WORDS, reversed_words, save_translator, word_tokenizer
 from tiny import randomise, tiny_model
 from vanilla_transformer import loading
+from vanilla_transformer.conversion.folders import convert_folder
 from vanilla_transformer.generation.sentences import split_sentences, texts_within
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.pipelines import TranslationPipeline, register
@@ -233,6 +234,25 @@ def test_summaries_and_prefixes_of_the_configuration():
     assert plain == model.generate(**tokenizer("sun", return_tensors="pt"), max_length=4)[0].tolist() != expected
     with pytest.raises(ValueError, match="src_lang='en', tgt_lang='fi'.*neither the tokenizer nor"):
         pipeline("translation", model=model, tokenizer=tokenizer)("sun", src_lang="en", tgt_lang="fi")
+
+
+def test_a_converted_model_keeps_the_prefixes_and_searches_of_its_tasks(tmp_path):
+    tokenizer = words_tokenizer()
+    params = {
+        "summarization": {"prefix": "summarize : ", "num_beams": 2, "max_length": 6},
+        "translation_en_to_de": {"prefix": "translate red : ", "max_length": 5},
+    }
+    theirs = foreign("t5", tokenizer, task_specific_params=params)
+    theirs.save_pretrained(tmp_path / "theirs")
+    tokenizer.save_pretrained(tmp_path / "theirs")
+    convert_folder(tmp_path / "theirs", tmp_path / "ours", say=str)
+    convert_folder(tmp_path / "ours", tmp_path / "back", to_transformers=True, family="t5", say=str)
+    for task, text in (("translation_en_to_de", "sun dog"), ("summarization", "red dog tree")):
+        expected = pipeline(task, model=theirs, tokenizer=tokenizer)(text)
+        for folder in ("ours", "back"):
+            assert pipeline(task, model=str(tmp_path / folder))(text) == expected
+        without = pipeline(task, model=str(tmp_path / "ours"), prefix="")(text)
+        assert without == pipeline(task, model=theirs, tokenizer=tokenizer, prefix="")(text)
 
 
 class Multilingual(PreTrainedTokenizerFast):

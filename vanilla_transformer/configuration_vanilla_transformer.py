@@ -222,6 +222,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         pad_token_id, bos_token_id, eos_token_id: Special tokens; the embedding row of the padding token starts at zero.
         decoder_start_token_id: First decoder input; `None` for `bos_token_id`.
         use_cache: Return the key-value cache from decoders.
+        task_specific_params: Settings of pipelines by task, such as `{"translation_en_to_de": {"prefix": ...}}` (T5).
 
     Example:
         >>> config = VanillaTransformerConfig()
@@ -289,6 +290,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = None
     use_cache: bool = True
+    task_specific_params: dict[str, Any] | None = None
     is_decoder: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:

@@ -351,7 +351,7 @@ _NEEDS: dict[str, Callable[[Any], bool]] = {
 
 def own_fields(config: Any) -> dict[str, Any]:
     """The fields that describe a model, with their defaults: neither transformers' own nor what follows by itself."""
-    others = {field.name for field in fields(PreTrainedConfig)} | {"is_decoder"}
+    others = {field.name for field in fields(PreTrainedConfig)} | {"is_decoder", "task_specific_params"}
     return {field.name: field.default for field in fields(config) if field.name not in others}
 
 

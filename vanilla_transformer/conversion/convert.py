@@ -101,6 +101,7 @@ def from_transformers(
     for name in family.training:
         if value := getattr(model.config, name, None):
             report(f"{name}={value} is left out: it matters only in training.")
+    fields["task_specific_params"] = getattr(model.config, "task_specific_params", None)
     config = vt.VanillaTransformerConfig(**fields)
     for name, table in tables.items():
         check_table(name, table, config)
@@ -315,6 +316,8 @@ def _build_theirs(
     if head.endswith("ForTokenClassification"):
         settings = {**settings, "id2label": model.config.id2label, "label2id": model.config.label2id}
     config = their_class.config_class(**settings)
+    if model.config.task_specific_params is not None:
+        config.task_specific_params = copy.deepcopy(model.config.task_specific_params)
     held = vt.VanillaTransformerConfig(**family.fields(config))
     for name in OF_TRAINING:
         if getattr(held, name) != getattr(model.config, name):

@@ -253,4 +253,4 @@ def _example(model: VanillaTransformerPreTrainedModel, batch: int, length: int) 
 def _keys(model: VanillaTransformerPreTrainedModel, batch: int, length: int) -> torch.Tensor:
     """Return keys or values (batch, K, length, d)."""
     config = model.config
-    return torch.zeros(batch, config.num_key_value_heads, length, config.head_dim)
+    return torch.zeros(batch, config.num_key_value_heads, length, config.head_dim)  # type: ignore[arg-type]

@@ -128,7 +128,7 @@ def _known_config(model: VanillaTransformerPreTrainedModel) -> dict[str, Any]:
     The graphs compute the model whatever this says; heads and widths are those of keys and values.
     """
     config = model.config
-    heads, width = config.num_key_value_heads, config.head_dim
+    heads, width = int(config.num_key_value_heads), int(config.head_dim)  # type: ignore[arg-type]
     known: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.max_position_embeddings,

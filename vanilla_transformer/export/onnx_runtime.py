@@ -31,7 +31,7 @@ class OnnxRuntime:
         self.is_exact = quantization == "float32"
         self.config = model.config
         self.ends = _ends(model)
-        self.heads, self.width = model.config.num_key_value_heads, model.config.head_dim
+        self.heads, self.width = int(model.config.num_key_value_heads), int(model.config.head_dim)  # type: ignore[arg-type]
 
         def opened(graph: str) -> Any:
             return onnxruntime.InferenceSession(folder / file_name(graph, quantization))
@@ -79,7 +79,8 @@ class OnnxRuntime:
     def _translate(self, row: list[int], new_tokens: int) -> list[int]:
         ids, mask = _padded([row], 0)
         states = self._encode(ids, mask)
-        token, past, written = self.config.start_token_id, None, []
+        token, past = self.config.start_token_id, None
+        written: list[int] = []
         for _ in range(new_tokens):
             result = self._decode(np.array([[token]]), mask, states, past)
             token = int(result["logits"][0, -1].argmax())
@@ -90,7 +91,8 @@ class OnnxRuntime:
         return written
 
     def _go_on(self, row: list[int], new_tokens: int) -> list[int]:
-        ids, past, written = np.array([row]), None, []
+        ids, past = np.array([row]), None
+        written: list[int] = []
         for _ in range(new_tokens):
             length = len(row) + len(written)
             mask = np.ones((1, length), dtype=np.int64)
