@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -395,6 +396,28 @@ def test_an_interrupted_table_goes_on_to_the_same_result(finished, tmp_path, mon
         own, other = row(table, name)["runs"][0], row(unbroken, name)["runs"][0]
         for key in ("seed", "status", "updates", "validation_loss", "score", "curve"):
             assert own[key] == other[key]
+
+
+def test_a_signal_that_is_lost_in_a_destructor_still_ends_the_table_before_its_next_run(tmp_path, monkeypatch):
+    """Python prints what is raised there and goes on."""
+
+    class Freed:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    values, collect, lost = ablation_values(tmp_path), ablation_module.gc.collect, [1]
+
+    def collecting():
+        if lost:
+            lost.clear()
+            Freed()
+        collect()
+
+    monkeypatch.setattr(ablation_module.gc, "collect", collecting)
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: None)
+    with pytest.raises(RunInterrupted, match="interrupted .* by SIGTERM; .* ablate .*ablation.yaml --resume"):
+        ablate(values)
+    assert not lost and [p.parent.name for p in (tmp_path / "table").glob("*/metrics.json")] == ["baseline"]
 
 
 def test_a_killed_run_is_a_failed_one_and_goes_on(tmp_path):

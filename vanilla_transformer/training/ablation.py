@@ -36,7 +36,7 @@ from vanilla_transformer.training import DivergedError, RecipeError, RunInterrup
 from vanilla_transformer.training.ablation_table import COMPARED, in_words, markdown_table, print_table
 from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER, STATE, find_checkpoints
 from vanilla_transformer.training.fields import build_section, coerce_fields, override_fields, read_values, set_field
-from vanilla_transformer.training.interruption import catch_signals
+from vanilla_transformer.training.interruption import Interruption, catch_signals
 from vanilla_transformer.training.plots import plot_ablation
 from vanilla_transformer.training.recipe import Recipe, field_type
 from vanilla_transformer.training.run import (
@@ -348,7 +348,7 @@ def run_ablation(
     with lock_folder(folder), library_bars(), catch_signals() as interruption:
         _check_folder(folder, resume=resume, overwrite=overwrite)  # another process may have just ended
         try:
-            return _run_all(ablation, resume, overwrite, say)
+            return _run_all(ablation, resume, overwrite, say, interruption)
         except RunInterrupted as error:
             raise RunInterrupted(error.what, _how_to_resume(folder), error.number) from None
         except KeyboardInterrupt as error:
@@ -363,7 +363,9 @@ def _how_to_resume(folder: Path) -> str:
     return f"resume with: vanilla-transformer ablate {shlex.quote(str(folder / VALUES))} --resume"
 
 
-def _run_all(ablation: Ablation, resume: bool, overwrite: bool, say: Callable[[str], None]) -> dict[str, Any]:
+def _run_all(
+    ablation: Ablation, resume: bool, overwrite: bool, say: Callable[[str], None], interruption: Interruption
+) -> dict[str, Any]:
     """See `run_ablation`."""
     folder = ablation.folder
     for cell, seed in ablation.runs():
@@ -400,6 +402,7 @@ def _run_all(ablation: Ablation, resume: bool, overwrite: bool, say: Callable[[s
     results: dict[tuple[str, int], dict[str, Any]] = {}
     number = len(ablation.cells) * len(ablation.seeds)
     for position, (cell, seed) in enumerate(ablation.runs(), start=1):
+        interruption.check()
         what = in_words(cell.changes) or "the recipe as it is"
         say(f"run {position} of {number}: {cell.name}, seed {seed} ({what})")
         results[cell.name, seed] = _run(cell.recipes[seed], resume, say)

@@ -27,14 +27,16 @@ class Interruption:
 
     Args:
         log: receives a line when a signal is remembered.
+        outer: which is told as well.
 
     Attributes:
         number: of the signal that was remembered; 0 for none.
         when: what goes on outside of training, for a sentence.
     """
 
-    def __init__(self, log: Callable[[str], None] = lambda line: None):
+    def __init__(self, log: Callable[[str], None] = lambda line: None, outer: "Interruption | None" = None):
         self.log = log
+        self.outer = outer
         self.number = 0
         self.when = "before training"
         self._process = os.getpid()
@@ -46,9 +48,13 @@ class Interruption:
         if os.getpid() != self._process:
             self._handle_in_worker(number)
             return
-        if not self._deferred or self.number:
-            raise Terminated(number)
+        at_once = not self._deferred or bool(self.number)
+        # what is raised while Python frees objects is lost; see `check`
         self.number = number
+        if self.outer is not None:
+            self.outer.number = number
+        if at_once:
+            raise Terminated(number)
         self.log(f"{signal.Signals(number).name}: saving a checkpoint after this update; once more to stop at once")
 
     def _handle_in_worker(self, number: int) -> None:
@@ -62,11 +68,24 @@ class Interruption:
     @contextmanager
     def deferred(self) -> Iterator[None]:
         """Within it signals are remembered."""
+        self.check()
         before, self._deferred = self._deferred, True
         try:
             yield
         finally:
             self._deferred = before
+        # it may have come after the last update
+        if number := self.requested():
+            raise Terminated(number)
+
+    def check(self) -> None:
+        """Raise for a signal that came before and was lost: Python only prints what is raised in a destructor.
+
+        Raises:
+            Terminated: where there was one.
+        """
+        if self.number:
+            raise Terminated(self.number)
 
     def requested(self) -> int:
         """Return the number of the signal that any process has received, 0 for none; all processes must call this.
@@ -92,7 +111,9 @@ def catch_signals(log: Callable[[str], None] = lambda line: None) -> Iterator[In
     other than the first, where Python takes no handlers, signals do what they did. Within another `catch_signals` the
     outer one's handlers come back at the end.
     """
-    interruption, before = Interruption(log), {}
+    current = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    interruption = Interruption(log, current if isinstance(current, Interruption) else None)
+    before = {}
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
