@@ -5,7 +5,7 @@ A checkpoint carries this file to the Hub beside the modeling file, so it import
 """
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from transformers import (
@@ -120,7 +120,15 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     `length_penalty_form`: what the log-probability of a hypothesis is divided by in beam search. `"power"`:
     `length ** length_penalty`, as in transformers. `"gnmt"`: `((5 + length) / 6) ** length_penalty`, which the paper
     uses with 0.6 (section 6.1, Wu et al. 2016, equation 14).
+
+    Attributes:
+        decoding_backend: what decodes in place of transformers' loops where it can, set by the installed package; `None`
+            where there is only this file.
+        last_decoding: which of them ran in the last call of `generate()`, and why; `None` without a backend.
     """
+
+    decoding_backend: ClassVar[Any] = None
+    last_decoding: Any = None
 
     def generate(
         self,
@@ -184,7 +192,35 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         else:
             generation_config = copy.deepcopy(generation_config)
             generation_config.update(**changes)
-        return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
+        self.last_decoding = None
+        output = super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
+        if self.last_decoding is None and self.decoding_backend is not None:
+            self.decoding_backend.report(self, "this method of generation is transformers' own")
+        return output
+
+    def free_decoding_memory(self) -> int:
+        """Free the copies of weights that fast decoding keeps for further calls; return how many bytes they took."""
+        return 0 if self.decoding_backend is None else self.decoding_backend.free(self)
+
+    def _sample(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        output = None if self.decoding_backend is None else self.decoding_backend.decode(self, input_ids, **kwargs)
+        return super()._sample(input_ids, **kwargs) if output is None else output
+
+    def _prepare_text_encoder_decoder_kwargs_for_generation(
+        self,
+        inputs_tensor: torch.Tensor,
+        model_kwargs: dict[str, Any],
+        model_input_name: str | None,
+        generation_config: GenerationConfig,
+    ) -> dict[str, Any]:
+        states = None
+        if self.decoding_backend is not None:
+            states = self.decoding_backend.encode(self, inputs_tensor, model_kwargs, generation_config)
+        if states is not None:
+            return {**model_kwargs, "encoder_outputs": states}
+        return super()._prepare_text_encoder_decoder_kwargs_for_generation(
+            inputs_tensor, model_kwargs, model_input_name, generation_config
+        )
 
     def _check_settings(self, generation_config: GenerationConfig | None, kwargs: dict[str, Any]) -> None:
         """Refuse settings that transformers would fail on after work was done, or without naming them."""
@@ -239,6 +275,11 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
         transformers takes the end token there, since it asks whether the padding token is "false".
         """
+        if self.decoding_backend is not None:
+            decode = self.decoding_backend.decode
+            outputs = decode(self, input_ids, *args, generation_config=generation_config, **kwargs)
+            if outputs is not None:
+                return outputs
         wanted, generation_config = generation_config, copy.copy(generation_config)
         generation_config.return_dict_in_generate = True
         outputs = super()._beam_search(input_ids, *args, generation_config=generation_config, **kwargs)

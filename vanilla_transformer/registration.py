@@ -1,4 +1,4 @@
-"""Make the models known to transformers and PEFT by their names, without importing any of the three.
+"""Make the models known to transformers and PEFT by their names, and fast decoding to the models, without importing any.
 
 `import vanilla_transformer` has to be quick, since every start of the command does it. Each table below is filled as soon as
 the module that holds it is imported, or at once where it has been already. The classes themselves are loaded when somebody
@@ -76,11 +76,18 @@ def _register_adapters(module: Any) -> None:
     importlib.import_module(f"{__package__}.adapters").register(vars(module))
 
 
+def _register_decoding(module: Any) -> None:
+    mixin = importlib.import_module(f"{__package__}.generation_vanilla_transformer").VanillaTransformerGenerationMixin
+    mixin.decoding_backend = importlib.import_module(f"{__package__}.decoding").FastDecoding
+
+
 ACTIONS: dict[str, Callable[[ModuleType], None]] = {
     "transformers.models.auto.configuration_auto": _register_config,
     "transformers.models.auto.modeling_auto": _register_models,
     "transformers.pipelines": _register_pipelines,
     "peft.utils.constants": _register_adapters,
+    # the file that comes with checkpoints decodes by itself as transformers does
+    f"{__package__}.modeling_vanilla_transformer": _register_decoding,
 }
 
 

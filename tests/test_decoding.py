@@ -1,0 +1,529 @@
+"""Fast decoding writes what transformers' loops write, and leaves to them what it cannot serve."""
+
+import copy
+import gc
+import inspect
+import io
+import itertools
+import logging
+import pickle
+import weakref
+
+import pytest
+import torch
+from transformers import (
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.generation import logits_process
+from transformers.generation.streamers import BaseStreamer
+
+import vanilla_transformer as vt
+from choices import cover, fields_of, name_of
+from tiny import EOS, LANGUAGE_MODELS, PAD, pad_rows, randomise, tiny_config, tiny_model, tokens
+from vanilla_transformer.decoding import FastDecoding
+from vanilla_transformer.decoding import weights as prepared
+from vanilla_transformer.decoding.engine import Engine
+from vanilla_transformer.decoding.products import Product
+from vanilla_transformer.decoding.scores import best_tokens, top_scores
+from vanilla_transformer.generation_vanilla_transformer import VanillaTransformerGenerationMixin
+
+WRITERS = ("encoder-decoder", "decoder-only")
+COMBINATIONS = [options for options in cover()[0] if fields_of(options)["architecture"] != "encoder-only"]
+ALL = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+
+
+def restless(architecture, variant="paper", **overrides):
+    """A model that does not just repeat its last token, as a tied random one does."""
+    return tiny_model(architecture, variant, **{"tie_word_embeddings": False, **overrides})
+
+
+def padded_inputs():
+    ids, mask = pad_rows([tokens(1, n, seed=n)[0] for n in (6, 3, 5, 1)], "left")
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def ordinary(model, **settings):
+    """What transformers' own loops write."""
+    model.decoding_backend = None
+    try:
+        torch.manual_seed(0)
+        return model.generate(**settings)
+    finally:
+        del model.decoding_backend
+
+
+def fast(model, **settings):
+    torch.manual_seed(0)
+    output = model.generate(**settings)
+    assert model.last_decoding.path == "fast", model.last_decoding
+    return output
+
+
+def assert_same(model, **settings):
+    settings = {"max_new_tokens": 8, "do_sample": False, **settings}
+    found, expected = fast(model, **settings), ordinary(model, **settings)
+    if isinstance(found, torch.Tensor):
+        assert found.tolist() == expected.tolist()
+        return found
+    assert set(found) == set(expected) - {"cache"} | ({"cache"} & set(found))
+    for name in set(found) - {"cache"}:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-4)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------ the same tokens
+
+
+@pytest.mark.parametrize("options", COMBINATIONS, ids=itertools.starmap(name_of, enumerate(COMBINATIONS)))
+def test_every_pair_of_choices_decodes_as_transformers_does(options):
+    torch.manual_seed(0)
+    config = vt.VanillaTransformerConfig(**fields_of(options))
+    model = randomise(LANGUAGE_MODELS[config.architecture](config)).eval()
+    inputs = padded_inputs()
+    assert_same(model, **inputs)
+    assert_same(model, **inputs, num_beams=3)
+    assert_same(model, input_ids=inputs["input_ids"][:1], num_beams=2, max_new_tokens=5)
+
+
+SETTINGS = {
+    "greedy": {},
+    "several samples": {"do_sample": True, "num_return_sequences": 3, "top_k": 12, "temperature": 0.8},
+    "samples of few": {"do_sample": True, "top_p": 0.7, "max_new_tokens": 12},
+    "beams": {"num_beams": 4},
+    "n best, stopped early": {
+        "num_beams": 4,
+        "num_return_sequences": 3,
+        "length_penalty": 0.6,
+        "early_stopping": True,
+    },
+    "never stopped early": {"num_beams": 3, "early_stopping": "never", "length_penalty": 1.5},
+    "short outputs preferred": {"num_beams": 3, "length_penalty": -1.0},
+    "the paper's length penalty": {"num_beams": 4, "length_penalty": 0.6, "length_penalty_form": "gnmt"},
+    "beams that sample": {"num_beams": 3, "do_sample": True, "max_new_tokens": 6},
+    "least lengths": {"num_beams": 3, "min_length": 5, "min_new_tokens": 4},
+    "greedy with processors": {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3, "bad_words_ids": [[7], [8, 9]]},
+    "beams with processors": {"num_beams": 3, "no_repeat_ngram_size": 1, "repetition_penalty": 1.3, "min_length": 3},
+    "forbidden tokens": {"num_beams": 2, "suppress_tokens": [EOS, PAD], "begin_suppress_tokens": [9, 10]},
+    "forced tokens": {"num_beams": 2, "forced_bos_token_id": 7, "forced_eos_token_id": EOS},
+    "fewer tokens than beams": {"num_beams": 4, "prefix_allowed_tokens_fn": lambda row, ids: [7, 8]},
+    "several end tokens": {"num_beams": 3, "eos_token_id": [EOS, 7, 8]},
+    "no end token": {"num_beams": 2, "eos_token_id": None, "max_new_tokens": 4},
+}
+
+
+@pytest.mark.parametrize("architecture", WRITERS)
+@pytest.mark.parametrize("wanted", [{}, ALL], ids=["tokens", "everything"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_of_generate_gives_the_same(name, wanted, architecture):
+    model = restless(architecture)
+    assert_same(model, **padded_inputs(), **{"max_new_tokens": 8, **SETTINGS[name]}, **wanted)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
+def test_limits_by_source_and_given_encodings(settings):
+    model = restless("encoder-decoder")
+    inputs = padded_inputs()
+    limits = {"max_new_tokens": None, "max_length_over_source": 3}
+    for forbidden in ([EOS, PAD], None):  # rows end one after the other, and some by themselves
+        assert_same(model, **inputs, **settings, **limits, suppress_tokens=forbidden)
+    given = {"attention_mask": inputs["attention_mask"], "max_new_tokens": 8, **settings}
+    # each with encodings of its own, since transformers repeats those that it gets for beams in place
+    found, expected = (
+        decode(model, encoder_outputs=model.get_encoder()(**inputs), **given) for decode in (fast, ordinary)
+    )
+    assert found.tolist() == expected.tolist()
+    embeds = model.get_input_embeddings()(inputs["input_ids"])
+    assert_same(model, inputs_embeds=embeds, attention_mask=inputs["attention_mask"], **settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
+@pytest.mark.parametrize("variant", ["paper", "learned"])
+def test_decoder_prompts_with_and_without_padding(variant, settings):
+    model = restless("encoder-decoder", variant)
+    prompts, mask = pad_rows([tokens(1, n, seed=n)[0] for n in (5, 2, 4, 3)], "left")
+    prompts[:, 0] = model.config.bos_token_id
+    mask[:, 0] = 1  # holes between the start and the prompt
+    assert_same(model, **padded_inputs(), decoder_input_ids=prompts, **settings)
+    assert_same(model, **padded_inputs(), decoder_input_ids=prompts, decoder_attention_mask=mask, **settings)
+
+
+POSITIONS = [
+    {"position_encoding": "sinusoidal"},
+    {"position_encoding": "learned", "position_offset": 2, "max_position_embeddings": 160},
+    {"position_encoding": "rope", "num_key_value_heads": 2},
+    {"position_encoding": "alibi"},
+    {"position_encoding": "relative", "num_key_value_heads": 1},
+    {"position_encoding": "rope", "sliding_window": 5},
+    {"position_encoding": "alibi", "sliding_window": 70, "num_key_value_heads": 2},
+]
+
+
+@pytest.mark.parametrize("fields", POSITIONS, ids=lambda fields: "-".join(map(str, fields.values())))
+@pytest.mark.parametrize("architecture", WRITERS)
+def test_outputs_longer_than_the_memory_that_is_allocated_first(architecture, fields):
+    model = restless(architecture, num_hidden_layers=1, **fields)
+    inputs = padded_inputs()
+    lengths = {"max_new_tokens": 145, "suppress_tokens": [EOS, PAD]}
+    assert_same(model, **inputs, **lengths)
+    assert_same(model, **inputs, **lengths, num_beams=2)
+
+
+def test_what_streams_and_what_the_caller_made_run_on_the_fast_path():
+    class Streamer(BaseStreamer):
+        def __init__(self):
+            self.said = []
+
+        def put(self, value):
+            self.said.append(value.tolist())
+
+        def end(self):
+            self.said.append("end")
+
+    class OnlyEven(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            assert len(input_ids) == len(scores)
+            return scores.masked_fill(torch.arange(scores.shape[1]) % 2 == 1, -torch.inf)
+
+    class AfterFive(StoppingCriteria):
+        def __call__(self, input_ids, scores, **kwargs):
+            return input_ids[:, -1] > 30
+
+    for architecture in WRITERS:
+        model = restless(architecture)
+        streamers = Streamer(), Streamer()
+        fast(model, **padded_inputs(), max_new_tokens=6, streamer=streamers[0])
+        ordinary(model, **padded_inputs(), max_new_tokens=6, streamer=streamers[1])
+        assert streamers[0].said == streamers[1].said and streamers[0].said[-1] == "end"
+        for beams in (1, 3):
+            own = {
+                "logits_processor": LogitsProcessorList([OnlyEven()]),
+                "stopping_criteria": StoppingCriteriaList([AfterFive()]),
+            }
+            found = assert_same(model, **padded_inputs(), num_beams=beams, max_new_tokens=10, **own)
+            start = 1 if architecture == "encoder-decoder" else 6
+            assert not (found[:, start:] % 2).any()
+
+
+def test_a_returned_cache_goes_on_where_the_call_ended():
+    for architecture in WRITERS:
+        model = restless(architecture)
+        ids = tokens(2, 5)
+        output = fast(model, input_ids=ids, max_new_tokens=4, suppress_tokens=[EOS, PAD], return_dict_in_generate=True)
+        expected = ordinary(
+            model, input_ids=ids, max_new_tokens=4, suppress_tokens=[EOS, PAD], return_dict_in_generate=True
+        )
+        own, theirs = output.cache, expected.cache
+        if architecture == "encoder-decoder":
+            assert own.is_updated == theirs.is_updated
+            for one, other in zip(own.cross_attention_cache.layers, theirs.cross_attention_cache.layers, strict=True):
+                torch.testing.assert_close(one.keys, other.keys, rtol=1e-5, atol=1e-5)
+            own, theirs = own.self_attention_cache, theirs.self_attention_cache
+        for one, other in zip(own.layers, theirs.layers, strict=True):
+            torch.testing.assert_close(one.values, other.values, rtol=1e-5, atol=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------ less work, not other
+
+
+def steps_of(monkeypatch):
+    """Rows of every step, while they are recorded."""
+    rows, original = [], Engine.step
+
+    def recorded(self, tokens):
+        rows.append(len(tokens))
+        return original(self, tokens)
+
+    monkeypatch.setattr(Engine, "step", recorded)
+    return rows
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_rows_that_have_ended_are_left_out(beams, monkeypatch):
+    model = restless("encoder-decoder")
+    ids, mask = pad_rows([tokens(1, n, seed=n)[0] for n in (2, 8, 3, 5)], "right")
+    settings = {"max_new_tokens": None, "max_length_over_source": 0, "suppress_tokens": [EOS, PAD], "num_beams": beams}
+    rows = steps_of(monkeypatch)
+    found = assert_same(model, input_ids=ids, attention_mask=mask, **settings)
+    assert rows[0] == 4 * beams and rows[-1] == beams and rows == sorted(rows, reverse=True)
+    assert len(rows) == found.shape[1] - 2
+
+
+def test_beams_share_keys_and_values_and_none_is_moved(monkeypatch):
+    model = restless("encoder-decoder")
+    addresses, original = [], Engine.exchange
+
+    def recorded(self, parents):
+        before = self.cache.states[..., : self.cache.filled, :].clone()
+        original(self, parents)
+        assert torch.equal(before, self.cache.states[..., : self.cache.filled, :])
+        assert all(key.shape[0] == 4 for key, _ in self.cross)
+        addresses.append((self.cache.states.data_ptr(), self.cross[0][0].data_ptr()))
+
+    monkeypatch.setattr(Engine, "exchange", recorded)
+    fast(model, **padded_inputs(), num_beams=4, max_new_tokens=12, suppress_tokens=[EOS], do_sample=False)
+    assert len(addresses) == 11 and len(set(addresses)) == 1
+
+
+def test_the_best_of_many_scores_are_those_of_torch():
+    for size in (10, 2049, 5000, 36992):
+        scores = torch.randn(3, size, generator=torch.Generator().manual_seed(size))
+        scores[0, -1], scores[1, 0] = 9.0, 9.0
+        scores[2].clamp_(max=2.0)  # many equal ones
+        assert best_tokens(scores).tolist() == scores.argmax(-1).tolist()
+        values, index = top_scores(scores, 8)
+        assert values.tolist() == scores.topk(8).values.tolist()
+        assert scores.gather(1, index).tolist() == values.tolist() and all(
+            len(set(row)) == 8 for row in index.tolist()
+        )
+
+
+@pytest.mark.parametrize("rows", [1, 2, 40])
+def test_products_of_every_form_are_those_of_the_linear_layer(rows):
+    for inputs, outputs in (([8], 5), ([700], 600), ([600], 300), ([600], 700)):
+        weights = [torch.randn(outputs, inputs[0]) for _ in range(2)]
+        for biases in ([None, None], [torch.randn(outputs) for _ in range(2)]):
+            x = torch.randn(rows, inputs[0])
+            expected = torch.cat(
+                [torch.nn.functional.linear(x, w, b) for w, b in zip(weights, biases, strict=True)], 1
+            )
+            product = Product(weights, biases)
+            torch.testing.assert_close(product.for_rows(rows)(x), expected, rtol=1e-4, atol=1e-4)
+            assert product.copied_bytes == 4 * 2 * outputs * inputs[0]
+
+
+# --------------------------------------------------------------------------------------------------- weights that change
+
+
+def changes():
+    """Ways in which weights change, each by its name."""
+
+    def one_step(model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.3)
+        batch = {"input_ids": tokens(2, 5), "labels": tokens(2, 5, seed=3)}
+        model.train()(**batch).loss.backward()
+        optimizer.step()
+        model.eval()
+
+    def in_place(model):
+        with torch.no_grad():
+            model.lm_head.weight[5:9] *= -3
+
+    def through_data(model):
+        for parameter in model.parameters():
+            parameter.data.mul_(-1.5)
+
+    def other_data(model):
+        model.lm_head.weight.data = -model.lm_head.weight.data
+
+    def loaded(model):
+        model.load_state_dict({name: -value for name, value in model.state_dict().items()})
+
+    def replaced(model):
+        model.lm_head.weight = torch.nn.Parameter(-model.lm_head.weight.detach())
+
+    def replaced_module(model):
+        head = torch.nn.Linear(*reversed(model.lm_head.weight.shape), bias=False)
+        model.lm_head = head
+
+    def there_and_back(model):
+        model.to(torch.bfloat16).to(torch.float32)
+
+    def resized(model):
+        model.resize_token_embeddings(60, mean_resizing=False)
+
+    return [one_step, in_place, through_data, other_data, loaded, replaced, replaced_module, there_and_back, resized]
+
+
+@pytest.mark.parametrize("change", changes(), ids=lambda change: change.__name__)
+@pytest.mark.parametrize("architecture", WRITERS)
+def test_weights_that_changed_between_calls_are_read_again(architecture, change):
+    model = restless(architecture)
+    settings = {"no_repeat_ngram_size": 1, "suppress_tokens": [EOS, PAD], "max_new_tokens": 10}
+    before = assert_same(model, **padded_inputs(), **settings)
+    change(model)
+    after = assert_same(model, **padded_inputs(), **settings)
+    if change.__name__ not in ("there_and_back", "resized"):
+        assert before.tolist() != after.tolist()
+
+
+def test_memory_of_copies_is_stated_and_freed():
+    for architecture in WRITERS:
+        model = restless(architecture, num_hidden_layers=2)
+        assert model.free_decoding_memory() == 0
+        fast(model, **padded_inputs(), max_new_tokens=3)
+        # at this size every matrix has one copy, whatever the number of rows; embeddings have none
+        copied = sum(module.weight.nbytes for module in model.modules() if isinstance(module, torch.nn.Linear))
+        assert model.last_decoding.copied_bytes == copied
+        fast(model, input_ids=tokens(1, 4), max_new_tokens=3)
+        assert model.last_decoding.copied_bytes == copied
+        assert model.free_decoding_memory() == copied and model.free_decoding_memory() == 0
+        fast(model, **padded_inputs(), max_new_tokens=3)
+        is_there, weights = weakref.ref(model), weakref.ref(prepared._PREPARED[model])
+        del model
+        gc.collect()
+        assert is_there() is None and weights() is None
+
+
+def test_checkpoints_and_copies_of_a_model_are_as_without_decoding(tmp_path):
+    model = restless("encoder-decoder")
+    names = list(model.state_dict())
+    fast(model, **padded_inputs(), max_new_tokens=3)
+    assert list(model.state_dict()) == names
+    file = io.BytesIO()
+    pickle.dump(model, file)
+    assert file.tell() < 2 * sum(p.nbytes for p in model.parameters())
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.lm_head.weight.neg_()
+    assert_same(other, **padded_inputs())
+    assert_same(model, **padded_inputs())
+
+
+# ----------------------------------------------------------------------------------------------- left to transformers
+
+
+def hooked(model):
+    model.model.decoder.layers[0].register_forward_hook(lambda *_: None)
+
+
+def with_other_forward(model):
+    model.lm_head.forward = model.lm_head.forward
+
+
+def with_other_layer(model):
+    class Other(torch.nn.Linear):
+        pass
+
+    model.lm_head.__class__ = Other
+
+
+MODELS = {
+    "training mode": lambda model: model.train(),
+    "lm_head.weight is bfloat16|embed_tokens.weight is bfloat16": lambda model: model.to(torch.bfloat16),
+    r"model.decoder.layers.0 has hooks": hooked,
+    "lm_head has another forward": with_other_forward,
+    "lm_head is a Other": with_other_layer,
+    "the model has another forward or is compiled": lambda model: model.compile(backend="eager"),
+}
+CALLS = {
+    "another cache": {"use_cache": False},
+    "another cache is": {"cache_implementation": "static"},
+    "attentions or hidden states": {"output_hidden_states": True, "return_dict_in_generate": True},
+    "prefill_chunk_size": {"prefill_chunk_size": 2},
+    "transformers' own": {"prompt_lookup_num_tokens": 2},
+}
+
+
+@pytest.mark.parametrize("architecture", WRITERS)
+@pytest.mark.parametrize("reason", MODELS)
+def test_models_that_have_to_be_called_are_called(reason, architecture, caplog):
+    model = restless(architecture)
+    MODELS[reason](model)
+    with caplog.at_level(logging.DEBUG, "vanilla_transformer.decoding"):
+        model.generate(**padded_inputs(), max_new_tokens=2)
+    assert model.last_decoding.path == "ordinary"
+    assert any(part in model.last_decoding.reason for part in reason.split("|")), model.last_decoding.reason
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("vanilla_transformer")]
+    assert said == [f"decoding: ordinary path, since {model.last_decoding.reason}"]
+
+
+# transformers has no prefill in chunks for encoder-decoders
+@pytest.mark.parametrize(
+    ("architecture", "reason"),
+    [(a, r) for a in WRITERS for r in CALLS if a == "decoder-only" or r != "prefill_chunk_size"],
+)
+def test_calls_that_need_the_ordinary_path_get_it(architecture, reason):
+    model = restless(architecture)
+    model.generate(input_ids=tokens(1, 6), max_new_tokens=2, **CALLS[reason])
+    assert model.last_decoding.path == "ordinary" and reason in model.last_decoding.reason
+
+
+def test_given_caches_and_positions_are_left_to_the_ordinary_path():
+    model = restless("decoder-only")
+    ids = tokens(2, 6)
+    cache = model(ids[:, :4], use_cache=True).cache
+    model.generate(ids, cache=cache, max_new_tokens=2)
+    assert "cache is given" in model.last_decoding.reason
+    model.generate(ids, position_ids=torch.arange(3, 9)[None].expand(2, -1), max_new_tokens=2)
+    assert "position ids" in model.last_decoding.reason
+    paired = restless("encoder-decoder")
+    paired.generate(ids, cache=EncoderDecoderCache(DynamicCache(), DynamicCache()), max_new_tokens=2)
+    assert "cache" in paired.last_decoding.reason or paired.last_decoding.path == "fast"
+    with torch.autocast("cpu", torch.bfloat16):
+        model.generate(ids, max_new_tokens=2)
+    assert "autocast" in model.last_decoding.reason
+
+
+def test_a_model_whose_attentions_were_once_asked_for_stays_fast():
+    model = restless("encoder-decoder", attn_implementation="eager")
+    model.generate(**padded_inputs(), output_attentions=True, return_dict_in_generate=True, max_new_tokens=2)
+    assert model.last_decoding.path == "ordinary"
+    assert_same(model, **padded_inputs())
+
+
+def test_invalid_tokens_are_named_as_on_the_ordinary_path():
+    for architecture in WRITERS:
+        model = restless(architecture)
+        for decode in (fast, ordinary):
+            with pytest.raises(ValueError, match="token id 99 is outside the vocabulary of 50 tokens"):
+                decode(model, input_ids=torch.tensor([[5, 99]]), max_new_tokens=2)
+
+
+def test_without_the_package_the_files_of_a_checkpoint_decode_as_transformers_does(monkeypatch):
+    monkeypatch.setattr(VanillaTransformerGenerationMixin, "decoding_backend", None)
+    model = restless("encoder-decoder")
+    model.generate(**padded_inputs(), max_new_tokens=2)
+    assert model.last_decoding is None and model.free_decoding_memory() == 0
+    assert FastDecoding is not None
+
+
+# -------------------------------------------------------------------------------------------------------------- guards
+
+
+def test_the_private_parts_of_transformers_are_as_they_are_used():
+    """Which of them, and why: a loop is replaced as a whole, so that all that `generate()` prepares stays its own."""
+    # the two loops, called by `generate()` with these keywords, found by their names on the class
+    for loop, names in (
+        (GenerationMixin._sample, ["synced_gpus", "streamer"]),
+        (GenerationMixin._beam_search, ["synced_gpus"]),
+    ):
+        expected = ["self", "input_ids", "logits_processor", "stopping_criteria", "generation_config", *names]
+        assert list(inspect.signature(loop).parameters) == [*expected, "model_kwargs"]
+    # where the encoder is called, before either of them
+    encode = GenerationMixin._prepare_text_encoder_decoder_kwargs_for_generation
+    assert list(inspect.signature(encode).parameters) == [
+        "self",
+        "inputs_tensor",
+        "model_kwargs",
+        "model_input_name",
+        "generation_config",
+    ]
+    # processors that only forbid tokens are carried out in place, by what they hold
+    for processor, names in (
+        (logits_process.MinLengthLogitsProcessor(3, 2), ("min_length", "eos_token_id")),
+        (
+            logits_process.MinNewTokensLengthLogitsProcessor(3, 2, 1),
+            ("prompt_length_to_skip", "min_new_tokens", "eos_token_id"),
+        ),
+        (logits_process.SuppressTokensLogitsProcessor([3]), ("suppress_tokens",)),
+        (
+            logits_process.SuppressTokensAtBeginLogitsProcessor([3], 1),
+            ("begin_suppress_tokens", "begin_index"),
+        ),
+        (logits_process.RepetitionPenaltyLogitsProcessor(2.0), ("prompt_ignore_length",)),
+    ):
+        assert set(names) <= set(vars(processor))
+    # tensors that `generate()` makes of the tokens in its settings
+    config = GenerationConfig(pad_token_id=0, eos_token_id=2, bos_token_id=1)
+    tiny_model("decoder-only")._prepare_special_tokens(config, True, device="cpu", batch_size=1)
+    assert int(config._pad_token_tensor) == 0 and config._eos_token_tensor.tolist() == [2]
+
+
+def test_the_decoder_of_an_encoder_only_model_is_not_asked_for():
+    assert not LANGUAGE_MODELS["encoder-only"](tiny_config("encoder-only")).can_generate()

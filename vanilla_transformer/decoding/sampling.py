@@ -1,0 +1,90 @@
+"""Greedy decoding and sampling, token by token as transformers' `_sample`, without rows that have ended."""
+
+from typing import Any
+
+import torch
+from transformers import LogitsProcessorList, StoppingCriteriaList
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
+
+from .engine import Engine
+from .scores import Processors, best_tokens
+
+
+def worth_dropping(active: int, rows: int) -> bool:
+    """Whether leaving ended rows out saves more than moving the others costs."""
+    return active <= rows - max(1, rows // 8)
+
+
+def _filled_cache(engine: Engine, config: Any) -> Cache:
+    """Return the keys and values as a cache of transformers."""
+    own = DynamicCache(config=config.get_text_config(decoder=True))
+    for index, states in enumerate(engine.cache.read(0)):
+        own.update(states[0], states[1], index)
+    if engine.cross is None:
+        return own
+    cross = DynamicCache()
+    for index, (key, value) in enumerate(engine.cross):
+        cross.update(key, value, index)
+    cache = EncoderDecoderCache(own, cross)
+    cache.is_updated = dict.fromkeys(range(len(engine.cross)), True)
+    return cache
+
+
+def sample(
+    model: Any,
+    engine: Engine,
+    logits: torch.Tensor,
+    input_ids: torch.Tensor,
+    logits_processor: LogitsProcessorList,
+    stopping_criteria: StoppingCriteriaList,
+    generation_config: Any,
+    streamer: Any = None,
+) -> Any:
+    """Return what `generate()` returns, given the logits (B, V) behind the prompt `input_ids` (B, P)."""
+    config, rows = generation_config, len(input_ids)
+    wants_dict = config.return_dict_in_generate
+    scores: tuple[torch.Tensor, ...] | None = () if wants_dict and config.output_scores else None
+    raw_logits: tuple[torch.Tensor, ...] | None = () if wants_dict and config.output_logits else None
+    processors = Processors(logits_processor, logits.shape[1])
+    may_drop = processors.row_by_row and not wants_dict
+    fills_up = any(hasattr(criteria, "eos_token_id") for criteria in stopping_criteria)
+    unfinished = torch.ones(rows, dtype=torch.long)
+    active = torch.arange(rows)
+    probabilities = torch.empty(0)
+    while True:
+        # choose a token for every row that is still computed
+        if raw_logits is not None:
+            raw_logits += (logits.clone(),)
+        chosen = processors(input_ids[active] if len(active) < rows else input_ids, logits)
+        if scores is not None:
+            scores += (chosen,)
+        tokens = torch.zeros(rows, dtype=torch.long)
+        if config.do_sample:
+            current = chosen.softmax(-1)
+            # rows that were dropped draw too, for nothing, so that the others draw what they would beside them
+            probabilities = current if len(active) == rows else probabilities.index_copy(0, active, current)
+            tokens = torch.multinomial(probabilities, num_samples=1).squeeze(1)
+        else:
+            tokens[active] = best_tokens(chosen)
+        if fills_up:
+            tokens = tokens * unfinished + config._pad_token_tensor * (1 - unfinished)
+        # see which rows have ended
+        input_ids = torch.cat([input_ids, tokens[:, None]], dim=-1)
+        unfinished = unfinished & ~stopping_criteria(input_ids, scores)
+        if streamer is not None:
+            streamer.put(tokens.cpu())
+        left = int(unfinished.sum())
+        if left == 0:
+            break
+        if may_drop and worth_dropping(left, len(active)):
+            kept = unfinished[active].nonzero().squeeze(1)
+            active = active[kept]
+            engine.keep_groups(kept)
+        logits = engine.step(tokens[active] if len(active) < rows else tokens)
+    if streamer is not None:
+        streamer.end()
+    if not wants_dict:
+        return input_ids
+    output = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
+    return output(sequences=input_ids, scores=scores, logits=raw_logits, cache=_filled_cache(engine, model.config))

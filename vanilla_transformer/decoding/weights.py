@@ -1,0 +1,267 @@
+"""The weights of a model prepared for decoding, and whether they are still those of the model."""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..modeling_vanilla_transformer import alibi_slopes, relative_buckets, rotary_encoding, sinusoidal_encoding
+from .products import Product, RowsProduct
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _detached(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.detach()
+
+
+def norm_function(module: Any) -> Function | None:
+    """Return a norm without a module's overhead; `None` for an identity."""
+    if isinstance(module, nn.Identity):
+        return None
+    weight, shape, eps = module.weight.detach(), module.normalized_shape, module.eps
+    if isinstance(module, nn.RMSNorm):
+        return lambda x: torch.rms_norm(x, shape, weight, eps)
+    bias = _detached(module.bias)
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+
+
+def product_of(*modules: nn.Linear) -> Product:
+    return Product([module.weight for module in modules], [module.bias for module in modules])
+
+
+class LayerWeights:
+    """Products and norms of one layer; queries, keys and values in one product, as gate and up projection are."""
+
+    def __init__(self, layer: Any):
+        own, feed_forward = layer.self_attn, layer.feed_forward
+        self.pre_norm = layer.pre_norm
+        self.scaling = own.scaling
+        self.activation = torch.relu_ if isinstance(feed_forward.activation, nn.ReLU) else feed_forward.activation
+        self.is_gated = feed_forward.gate_proj is not None
+        self.products = {
+            "qkv": product_of(own.q_proj, own.k_proj, own.v_proj),
+            "out": product_of(own.o_proj),
+            "up": product_of(*([feed_forward.gate_proj] if self.is_gated else []), feed_forward.up_proj),
+            "down": product_of(feed_forward.down_proj),
+        }
+        self.norms = [norm_function(layer.self_attn_norm), None, norm_function(layer.feed_forward_norm)]
+        self.has_cross = hasattr(layer, "cross_attn")
+        if self.has_cross:
+            self.products["cross_query"] = product_of(layer.cross_attn.q_proj)
+            self.products["cross_out"] = product_of(layer.cross_attn.o_proj)
+            self.norms[1] = norm_function(layer.cross_attn_norm)
+
+
+class LayerFunctions:
+    """The functions of a layer for a number of rows."""
+
+    def __init__(self, weights: LayerWeights, rows: int):
+        self.weights = weights
+        chosen = {name: product.for_rows(rows) for name, product in weights.products.items()}
+        self.qkv, self.out, self.up, self.down = (chosen[name] for name in ("qkv", "out", "up", "down"))
+        self.cross_query: Any = chosen.get("cross_query")
+        self.cross_out: Any = chosen.get("cross_out")
+        self.before = weights.norms if weights.pre_norm else [None, None, None]
+        self.after = [None, None, None] if weights.pre_norm else weights.norms
+
+    def attention_input(self, index: int, states: torch.Tensor) -> torch.Tensor:
+        """Return what sublayer `index` reads: the normalised states where norms come first."""
+        norm = self.before[index]
+        return states if norm is None else norm(states)
+
+    def add(self, index: int, states: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+        """Return the residual sum of sublayer `index`, normalised where norms come last; `output` is overwritten."""
+        norm = self.after[index]
+        total = output.add_(states)
+        return total if norm is None else norm(total)
+
+    def feed_forward(self, states: torch.Tensor) -> torch.Tensor:
+        inner = self.up(self.attention_input(2, states))
+        if self.weights.is_gated:
+            gate, inner = inner.chunk(2, dim=-1)
+            inner = self.weights.activation(gate) * inner
+        else:
+            inner = self.weights.activation(inner)
+        return self.add(2, states, self.down(inner))
+
+
+class StackWeights:
+    """Embedding, positions and layers of an encoder or decoder."""
+
+    def __init__(self, stack: Any):
+        config = stack.config
+        self.stack_of = weakref.ref(stack)
+        self.embeddings = stack.embed_tokens.weight.detach()
+        self.scale = stack.embed_scale
+        self.kind = config.position_encoding
+        self.position_options = (config.position_offset, config.embedding_width, config.sinusoidal_form)
+        self.learned_positions = None
+        if stack.embed_positions is not None:
+            self.learned_positions = stack.embed_positions.weight.detach()[stack.embed_positions.offset :]
+        types = stack.embed_token_types
+        self.first_type = None if types is None else types.weight.detach()[0]
+        self.embedding_norm = norm_function(stack.embed_norm)
+        self.projection = None if stack.embed_projection is None else product_of(stack.embed_projection)
+        self.head_dim, self.heads = config.head_dim, config.num_attention_heads
+        self.key_value_heads = config.num_key_value_heads
+        self.rope_theta = config.rope_theta
+        own = {id(layer): layer for layer in stack.layers}
+        built = {key: LayerWeights(layer) for key, layer in own.items()}
+        self.layers = [built[id(layer)] for layer in stack.layers_in_order()]
+        self.norm = norm_function(stack.norm)
+        self.cross = None
+        if stack.has_cross_attention:
+            attentions = [layer.cross_attn for layer in stack.layers_in_order()]
+            if len(own) == 1:
+                attentions = attentions[:1]
+            self.cross = product_of(*(p for a in attentions for p in (a.k_proj, a.v_proj)))
+        self._table = torch.empty(0, 0)
+
+    def products(self) -> Iterator[Product]:
+        """Yield every product once."""
+        for layer in {id(layer): layer for layer in self.layers}.values():
+            yield from layer.products.values()
+        yield from (product for product in (self.projection, self.cross) if product is not None)
+
+    def for_rows(self, rows: int) -> list[LayerFunctions]:
+        """Return the functions of every layer, in order, for a number of rows."""
+        built = {id(layer): LayerFunctions(layer, rows) for layer in self.layers}
+        return [built[id(layer)] for layer in self.layers]
+
+    def positions(self, count: int) -> torch.Tensor | None:
+        """Return the table (>= count, E) that is added to embeddings, computed to double its length where it is short."""
+        if self.kind == "learned":
+            if self.learned_positions is not None and count > len(self.learned_positions):
+                stack = self.stack_of()
+                assert stack is not None
+                stack.embed_positions(torch.tensor([[count - 1]]))  # raises the error that names the limit
+            return self.learned_positions
+        if self.kind != "sinusoidal":
+            return None
+        if len(self._table) < count:
+            offset, width, form = self.position_options
+            length = max(64, 2 ** (count - 1).bit_length())
+            self._table = sinusoidal_encoding(torch.arange(length) + offset, width, form)
+        return self._table
+
+    def rotations(self, count: int) -> torch.Tensor | None:
+        """Return cosines and sines (2, count, d/2) of rotary positions; `None` for other positions."""
+        return rotary_encoding(torch.arange(count), self.head_dim, self.rope_theta) if self.kind == "rope" else None
+
+    def score_bias(self, count: int) -> torch.Tensor | None:
+        """Return what is added to scores, (H, count) by distance to an earlier key; `None` where nothing is."""
+        if self.kind not in ("alibi", "relative"):
+            return None
+        distance = torch.arange(count)
+        if self.kind == "alibi":
+            return -alibi_slopes(self.heads)[:, None] * distance
+        return self.bias_of_distances(-distance, is_causal=True)
+
+    def bias_of_distances(self, distance: torch.Tensor, is_causal: bool) -> torch.Tensor:
+        """Return what is added to scores (H, ...) for `distance` (...), place of the key less that of the query."""
+        if self.kind == "alibi":
+            return -alibi_slopes(self.heads).view(-1, *[1] * distance.dim()) * distance.abs()
+        stack = self.stack_of()
+        assert stack is not None
+        config = stack.config
+        buckets = relative_buckets(
+            distance, is_causal, config.relative_attention_num_buckets, config.relative_attention_max_distance
+        )
+        return stack.relative_bias.weight.detach()[buckets].movedim(-1, 0)
+
+
+class HeadWeights:
+    """From the last states to logits."""
+
+    def __init__(self, model: Any):
+        self.scale = model.config.output_scale
+        bias = model.lm_head.bias if model.output_bias is None else model.output_bias
+        self.product = Product([model.lm_head.weight], [bias])
+        self.transform, self.transform_norm = None, None
+        if model.output_transform is not None:
+            self.transform = product_of(model.output_transform.dense)
+            self.transform_norm = norm_function(model.output_transform.norm)
+            self.activation = model.output_transform.activation
+
+    def products(self) -> Iterator[Product]:
+        yield from (product for product in (self.product, self.transform) if product is not None)
+
+    def for_rows(self, rows: int) -> Function:
+        """Return the function (rows, D) -> (rows, V)."""
+        project: RowsProduct = self.product.for_rows(rows)
+        if self.transform is None and self.scale == 1:
+            return project
+        dense = None if self.transform is None else self.transform.for_rows(rows)
+
+        def logits(states: torch.Tensor) -> torch.Tensor:
+            if dense is not None:
+                states = self.activation(dense(states))
+                states = states if self.transform_norm is None else self.transform_norm(states)
+            return project(states * self.scale if self.scale != 1 else states)
+
+        return logits
+
+
+class PreparedWeights:
+    """What decoding reads of a model, in layouts of its own.
+
+    Copies take, in float32 and beside the model, at most `4 * (decoder + encoder matrices + head)` bytes for batches and
+    `4 * (matrices of the decoder with more outputs than inputs + head)` for single rows; each is built when it is first
+    needed.
+    """
+
+    def __init__(self, model: Any):
+        base = model.model
+        self.encoder = StackWeights(base.encoder) if model.config.is_encoder_decoder else None
+        self.decoder = StackWeights(base.decoder)
+        self.head = HeadWeights(model)
+        tensors = _tensors_of(model)
+        # holding them keeps their addresses from being given to others
+        self._tensors = [tensor.detach() for tensor in tensors]
+        self._identities = [_identity(tensor) for tensor in tensors]
+        # an edit through `.data` leaves the version alone, so one value of every row of every matrix is compared too
+        self._samples = [t.view(-1)[:: t.shape[-1] + 1] for t in self._tensors if t.is_contiguous() and t.dim() > 0]
+        self._values = torch.cat(self._samples)
+
+    def are_current(self, model: Any) -> bool:
+        """Whether the model still has the tensors with the values that were prepared."""
+        identities = [_identity(tensor) for tensor in _tensors_of(model)]
+        return identities == self._identities and torch.equal(torch.cat(self._samples), self._values)
+
+    def copied_bytes(self) -> int:
+        """Return the memory of all copies in bytes."""
+        stacks = [stack for stack in (self.encoder, self.decoder, self.head) if stack is not None]
+        return sum(product.copied_bytes for stack in stacks for product in stack.products())
+
+
+def _tensors_of(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
+    return id(tensor), tensor.data_ptr(), tensor._version
+
+
+_PREPARED: weakref.WeakKeyDictionary[nn.Module, PreparedWeights] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def prepared_weights(model: Any) -> PreparedWeights:
+    """Return the weights of a model prepared for decoding: those of an earlier call, unless the model's have changed."""
+    with _LOCK:
+        weights = _PREPARED.get(model)
+        if weights is None or not weights.are_current(model):
+            _PREPARED.pop(model, None)
+            weights = _PREPARED[model] = PreparedWeights(model)
+        return weights
+
+
+def free_prepared_weights(model: nn.Module) -> int:
+    """Forget the prepared weights of a model; return how many bytes their copies took."""
+    with _LOCK:
+        weights = _PREPARED.pop(model, None)
+    return 0 if weights is None else weights.copied_bytes()
