@@ -297,6 +297,60 @@ def test_products_of_every_form_are_those_of_the_linear_layer(rows):
             assert product.copied_bytes == 4 * 2 * outputs * inputs[0]
 
 
+# ---------------------------------------------------------------------------------------------------------- other dtypes
+
+
+def dtypes_here():
+    """The rounded dtypes that this processor has."""
+    found = []
+    for dtype in ("bfloat16", "int8"):
+        try:
+            FastDecoding.check_dtype(dtype)
+            found.append(dtype)
+        except ValueError as error:
+            assert "use dtype='float32'" in str(error)
+    return found
+
+
+@pytest.mark.parametrize("rows", [1, 2, 40])
+def test_rounded_products_are_as_near_as_their_dtype(rows):
+    weight, bias, x = torch.randn(300, 64), torch.randn(300), torch.randn(rows, 64)
+    expected = torch.nn.functional.linear(x, weight, bias)
+    # a value is off by half a step at most: 2^-9 of itself, or 1/254 of the largest of its row and, of states, 1/127 (7
+    # bits are used of them); 64 products of unit variance add up as the square root of their number
+    steps = {"bfloat16": 2 * 2**-9, "int8": 3.5 * (1 / 254 + 1 / 127)}
+    for dtype in dtypes_here():
+        product = Product([weight], [bias], dtype)
+        error = (product.for_rows(rows)(x) - expected).square().mean().sqrt()
+        assert 0 < error < steps[dtype] * 64**0.5, dtype
+        assert product.copied_bytes == weight.nbytes // {"bfloat16": 2, "int8": 4}[dtype]
+
+
+@pytest.mark.parametrize("architecture", WRITERS)
+def test_a_dtype_for_inference_is_saved_with_the_model_which_can_still_be_trained(architecture, tmp_path):
+    model = restless(architecture)
+    expected = fast(model, **padded_inputs(), max_new_tokens=6)
+    whole = model.last_decoding.copied_bytes
+    for dtype in dtypes_here():
+        assert model.optimize_for_inference(dtype) is model
+        model.save_pretrained(tmp_path)
+        loaded = type(model).from_pretrained(tmp_path)
+        found = fast(loaded, **padded_inputs(), max_new_tokens=6)
+        assert loaded.decoding_dtype == dtype and loaded.last_decoding.copied_bytes < 0.6 * whole
+        assert fast(model, **padded_inputs(), max_new_tokens=6).tolist() == found.tolist()
+        # the weights themselves are not rounded
+        for name, value in loaded.state_dict().items():
+            assert torch.equal(value, model.state_dict()[name])
+        assert (
+            fast(loaded, **padded_inputs(), max_new_tokens=6, decoding_dtype="float32").tolist() == expected.tolist()
+        )
+        loaded.train()(input_ids=tokens(2, 5), labels=tokens(2, 5)).loss.backward()
+    with pytest.raises(ValueError, match="dtype='int4' is not one of 'float32', 'bfloat16', 'int8'"):
+        model.optimize_for_inference("int4")
+    with pytest.raises(ValueError, match="'int4'"):
+        model.generate(**padded_inputs(), decoding_dtype="int4")
+
+
 # --------------------------------------------------------------------------------------------------- weights that change
 
 

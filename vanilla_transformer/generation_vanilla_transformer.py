@@ -64,6 +64,10 @@ def prepare_cache(cache: Any, inputs: torch.Tensor, source: torch.Tensor | None)
             layers[index] = StaticLayer(max_cache_len=length) if layer.is_compileable else DynamicLayer()
 
 
+OWN_SETTINGS = ("max_length_over_source", "length_penalty_form", "decoding_dtype")
+"""Settings of generation that transformers does not know."""
+
+
 class SourceLengthCriteria(StoppingCriteria):
     """Ends each row when it has as many new tokens as its own source has tokens, plus a margin (section 6.1).
 
@@ -124,11 +128,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     Attributes:
         decoding_backend: what decodes in place of transformers' loops where it can, set by the installed package; `None`
             where there is only this file.
+        decoding_dtype: of the products of the current call; see `optimize_for_inference`.
         last_decoding: which of them ran in the last call of `generate()`, and why; `None` without a backend.
     """
 
     decoding_backend: ClassVar[Any] = None
     last_decoding: Any = None
+    decoding_dtype: str = "float32"
 
     def generate(
         self,
@@ -151,7 +157,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             # a copy, since beams are written into what is given; forwards take tuples as well
             parts = outputs if isinstance(outputs, dict) else BaseModelOutput(*outputs[:3])
             kwargs["encoder_outputs"] = BaseModelOutput(**parts)
-        in_call = {name: kwargs.pop(name, None) for name in ("max_length_over_source", "length_penalty_form")}
+        in_call = {name: kwargs.pop(name, None) for name in OWN_SETTINGS}
 
         def setting(name: str) -> Any:
             in_configs = [getattr(config, name, None) for config in (generation_config, self.generation_config)]
@@ -192,11 +198,32 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         else:
             generation_config = copy.deepcopy(generation_config)
             generation_config.update(**changes)
-        self.last_decoding = None
+        self.last_decoding, self.decoding_dtype = None, setting("decoding_dtype") or "float32"
+        if self.decoding_backend is not None:
+            self.decoding_backend.check_dtype(self.decoding_dtype)
         output = super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
         if self.last_decoding is None and self.decoding_backend is not None:
             self.decoding_backend.report(self, "this method of generation is transformers' own")
         return output
+
+    def optimize_for_inference(self, dtype: str = "float32") -> "VanillaTransformerGenerationMixin":
+        """Let `generate()` multiply by weights of this dtype, where fast decoding serves the model; return the model.
+
+        The model's own weights stay as they are, to be saved, and trained: what is rounded is made of them again. The
+        choice is kept in `generation_config.decoding_dtype`, and saved and loaded with it; `generate()` takes
+        `decoding_dtype` too, for one call.
+
+        Args:
+            dtype: `"float32"`; `"bfloat16"`, where the processor has products of it; or `"int8"`, whose weights are
+                scaled by rows and whose states by their largest value at every product.
+
+        Raises:
+            ValueError: for a dtype that there is not, or not here.
+        """
+        if self.decoding_backend is not None:
+            self.decoding_backend.check_dtype(dtype)
+        self.generation_config.decoding_dtype = dtype
+        return self
 
     def free_decoding_memory(self) -> int:
         """Free the copies of weights that fast decoding keeps for further calls; return how many bytes they took."""

@@ -11,6 +11,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from .beam_search import BeamSearch
 from .eligibility import reason_against_call, reason_against_model
 from .engine import Engine, run_whole
+from .products import check_dtype
 from .sampling import sample
 from .weights import PreparedWeights, free_prepared_weights, prepared_weights
 
@@ -43,6 +44,11 @@ class FastDecoding:
         logger.debug("decoding: %s path%s", model.last_decoding.path, f", since {reason}" if reason else "")
 
     @staticmethod
+    def check_dtype(dtype: str) -> None:
+        """Refuse a dtype of products that there is not here, with a `ValueError`."""
+        check_dtype(dtype)
+
+    @staticmethod
     def free(model: Any) -> int:
         """Forget the prepared copies of a model's weights; return the bytes that they took."""
         return free_prepared_weights(model)
@@ -64,7 +70,7 @@ class FastDecoding:
             return None
         if reason_against_model(model) is not None:
             return None
-        stack = prepared_weights(model).encoder
+        stack = prepared_weights(model, model.decoding_dtype).encoder
         assert stack is not None
         encoder = model.model.encoder
         encoder._check_ids(ids, encoder.embed_tokens, "token id {} is outside the vocabulary of {} tokens.")
@@ -97,7 +103,7 @@ class FastDecoding:
         if reason:
             cls.report(model, reason)
             return None
-        weights = prepared_weights(model)
+        weights = prepared_weights(model, model.decoding_dtype)
         beams = generation_config.num_beams
         steps = generation_config.max_length - input_ids.shape[1]
         engine = Engine(weights, model.config, beams, steps)

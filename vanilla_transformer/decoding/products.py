@@ -1,11 +1,16 @@
 """Products of few rows with a weight, which are bound by how the weight is read from memory."""
 
+import threading
+import warnings
 from collections.abc import Callable
 
 import torch
 from torch.nn.functional import linear
 
 RowsProduct = Callable[[torch.Tensor], torch.Tensor]
+
+DTYPES = ("float32", "bfloat16", "int8")
+_ENGINE_LOCK = threading.Lock()
 
 SMALL_WEIGHT = 2**18
 """Elements up to which calling oneDNN costs more than its layout saves."""
@@ -33,15 +38,53 @@ def choose_form(rows: int, outputs: int, inputs: int) -> str:
     return "transposed" if _onednn_ops() is None else "packed"
 
 
+def check_dtype(dtype: str) -> None:
+    """Refuse a dtype of products that there is not, or that this processor or build of torch lacks.
+
+    Raises:
+        ValueError: naming those that there are.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r} is not one of {', '.join(map(repr, DTYPES))}.")
+    if dtype == "int8" and not _int8_engines():
+        raise ValueError("this build of torch has no int8 products (fbgemm or onednn); use dtype='float32'.")
+    if dtype == "bfloat16" and not (_onednn_ops() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+        raise ValueError("this processor or build of torch has no bfloat16 products; use dtype='float32' or 'int8'.")
+
+
+def _int8_engines() -> list[str]:
+    return [engine for engine in ("fbgemm", "onednn") if engine in torch.backends.quantized.supported_engines]
+
+
+def quantized_product(weight: torch.Tensor, bias: torch.Tensor | None, engine: str) -> RowsProduct:
+    """Return the product with a weight in int8, each row of it and of the states scaled by its own largest value."""
+    scales = weight.abs().amax(1).clamp(min=1e-8) / 127
+    zeros = torch.zeros(len(weight), dtype=torch.long)
+    with _ENGINE_LOCK, warnings.catch_warnings():
+        # torch means to drop tensors of this kind, and has no other int8 products of a processor's speed so far
+        warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
+        quantized = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        # the engine is a setting of the process, read where a weight is packed
+        before = torch.backends.quantized.engine
+        torch.backends.quantized.engine = engine
+        try:
+            packed = torch.ops.quantized.linear_prepack(quantized, bias)
+        finally:
+            torch.backends.quantized.engine = before
+    return lambda x: torch.ops.quantized.linear_dynamic(x, packed, True)
+
+
 class Product:
-    """`x W^T + b` in float32 of several weights at once, each form built when it is first needed.
+    """`x W^T + b` in float32 of several weights at once, each form built when it is first needed; or nearly that.
 
     Args:
         weights: (outputs_i, inputs) each; their outputs follow one another.
         biases: (outputs_i,) each, or all `None`.
+        dtype: `"float32"`; `"bfloat16"` or `"int8"` for weights that are rounded to it, with states in it for the product.
     """
 
-    def __init__(self, weights: list[torch.Tensor], biases: list[torch.Tensor | None]):
+    def __init__(self, weights: list[torch.Tensor], biases: list[torch.Tensor | None], dtype: str = "float32"):
+        self.dtype = dtype
         self.weights = [weight.detach() for weight in weights]
         given = [bias.detach() for bias in biases if bias is not None]
         self.bias = torch.cat(given) if len(given) > 1 else (given[0] if given else None)
@@ -51,7 +94,10 @@ class Product:
 
     def for_rows(self, rows: int) -> RowsProduct:
         """Return the function (rows, inputs) -> (rows, outputs); it is right for any number of rows."""
-        form = choose_form(rows, *self.shape)
+        form = choose_form(rows, *self.shape) if self.dtype == "float32" else self.dtype
+        if form == "int8":  # one row is faster in the first engine, several in the last
+            engines = _int8_engines()
+            form = engines[0 if rows == 1 else -1]
         if form not in self._forms:
             self._forms[form] = self._build(form)
         return self._forms[form]
@@ -65,12 +111,19 @@ class Product:
                 return lambda x: torch.mm(x, matrix)
             return lambda x: torch.addmm(bias, x, matrix)
         weight = self.weights[0] if len(self.weights) == 1 else torch.cat(self.weights)
+        if form in ("fbgemm", "onednn"):
+            self.copied_bytes += weight.numel()
+            return quantized_product(weight, bias, form)
         if form == "plain":
             self.copied_bytes += weight.nbytes if len(self.weights) > 1 else 0
             return lambda x: linear(x, weight, bias)
         operators = _onednn_ops()
         assert operators is not None
         pack, multiply = operators
+        if form == "bfloat16":
+            half, half_bias = pack(weight.bfloat16(), 16), None if bias is None else bias.bfloat16()
+            self.copied_bytes += weight.nbytes // 2
+            return lambda x: multiply(x.bfloat16(), half, half_bias, "none", [], "").float()
         packed = pack(weight, 16)  # the layout for 2 rows and for 400 is one and the same
         self.copied_bytes += weight.nbytes
         return lambda x: multiply(x, packed, bias, "none", [], "")

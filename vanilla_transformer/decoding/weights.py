@@ -29,30 +29,31 @@ def norm_function(module: Any) -> Function | None:
     return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
 
-def product_of(*modules: nn.Linear) -> Product:
-    return Product([module.weight for module in modules], [module.bias for module in modules])
+def product_of(dtype: str, *modules: nn.Linear) -> Product:
+    """Return the product with the weights of linear layers, whose outputs follow one another."""
+    return Product([module.weight for module in modules], [module.bias for module in modules], dtype)
 
 
 class LayerWeights:
     """Products and norms of one layer; queries, keys and values in one product, as gate and up projection are."""
 
-    def __init__(self, layer: Any):
+    def __init__(self, layer: Any, dtype: str):
         own, feed_forward = layer.self_attn, layer.feed_forward
         self.pre_norm = layer.pre_norm
         self.scaling = own.scaling
         self.activation = torch.relu_ if isinstance(feed_forward.activation, nn.ReLU) else feed_forward.activation
         self.is_gated = feed_forward.gate_proj is not None
         self.products = {
-            "qkv": product_of(own.q_proj, own.k_proj, own.v_proj),
-            "out": product_of(own.o_proj),
-            "up": product_of(*([feed_forward.gate_proj] if self.is_gated else []), feed_forward.up_proj),
-            "down": product_of(feed_forward.down_proj),
+            "qkv": product_of(dtype, own.q_proj, own.k_proj, own.v_proj),
+            "out": product_of(dtype, own.o_proj),
+            "up": product_of(dtype, *([feed_forward.gate_proj] if self.is_gated else []), feed_forward.up_proj),
+            "down": product_of(dtype, feed_forward.down_proj),
         }
         self.norms = [norm_function(layer.self_attn_norm), None, norm_function(layer.feed_forward_norm)]
         self.has_cross = hasattr(layer, "cross_attn")
         if self.has_cross:
-            self.products["cross_query"] = product_of(layer.cross_attn.q_proj)
-            self.products["cross_out"] = product_of(layer.cross_attn.o_proj)
+            self.products["cross_query"] = product_of(dtype, layer.cross_attn.q_proj)
+            self.products["cross_out"] = product_of(dtype, layer.cross_attn.o_proj)
             self.norms[1] = norm_function(layer.cross_attn_norm)
 
 
@@ -92,7 +93,7 @@ class LayerFunctions:
 class StackWeights:
     """Embedding, positions and layers of an encoder or decoder."""
 
-    def __init__(self, stack: Any):
+    def __init__(self, stack: Any, dtype: str):
         config = stack.config
         self.stack_of = weakref.ref(stack)
         self.embeddings = stack.embed_tokens.weight.detach()
@@ -105,12 +106,12 @@ class StackWeights:
         types = stack.embed_token_types
         self.first_type = None if types is None else types.weight.detach()[0]
         self.embedding_norm = norm_function(stack.embed_norm)
-        self.projection = None if stack.embed_projection is None else product_of(stack.embed_projection)
+        self.projection = None if stack.embed_projection is None else product_of(dtype, stack.embed_projection)
         self.head_dim, self.heads = config.head_dim, config.num_attention_heads
         self.key_value_heads = config.num_key_value_heads
         self.rope_theta = config.rope_theta
         own = {id(layer): layer for layer in stack.layers}
-        built = {key: LayerWeights(layer) for key, layer in own.items()}
+        built = {key: LayerWeights(layer, dtype) for key, layer in own.items()}
         self.layers = [built[id(layer)] for layer in stack.layers_in_order()]
         self.norm = norm_function(stack.norm)
         self.cross = None
@@ -118,7 +119,7 @@ class StackWeights:
             attentions = [layer.cross_attn for layer in stack.layers_in_order()]
             if len(own) == 1:
                 attentions = attentions[:1]
-            self.cross = product_of(*(p for a in attentions for p in (a.k_proj, a.v_proj)))
+            self.cross = product_of(dtype, *(p for a in attentions for p in (a.k_proj, a.v_proj)))
         self._table = torch.empty(0, 0)
 
     def products(self) -> Iterator[Product]:
@@ -177,13 +178,13 @@ class StackWeights:
 class HeadWeights:
     """From the last states to logits."""
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any, dtype: str):
         self.scale = model.config.output_scale
         bias = model.lm_head.bias if model.output_bias is None else model.output_bias
-        self.product = Product([model.lm_head.weight], [bias])
+        self.product = Product([model.lm_head.weight], [bias], dtype)
         self.transform, self.transform_norm = None, None
         if model.output_transform is not None:
-            self.transform = product_of(model.output_transform.dense)
+            self.transform = product_of(dtype, model.output_transform.dense)
             self.transform_norm = norm_function(model.output_transform.norm)
             self.activation = model.output_transform.activation
 
@@ -211,14 +212,19 @@ class PreparedWeights:
 
     Copies take, in float32 and beside the model, at most `4 * (decoder + encoder matrices + head)` bytes for batches and
     `4 * (matrices of the decoder with more outputs than inputs + head)` for single rows; each is built when it is first
-    needed.
+    needed. In bfloat16 a copy takes half of that, in int8 a quarter.
+
+    Args:
+        model: any that `eligibility` lets through.
+        dtype: of products, `"float32"`, `"bfloat16"` or `"int8"`.
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: Any, dtype: str = "float32"):
         base = model.model
-        self.encoder = StackWeights(base.encoder) if model.config.is_encoder_decoder else None
-        self.decoder = StackWeights(base.decoder)
-        self.head = HeadWeights(model)
+        self.dtype = dtype
+        self.encoder = StackWeights(base.encoder, dtype) if model.config.is_encoder_decoder else None
+        self.decoder = StackWeights(base.decoder, dtype)
+        self.head = HeadWeights(model, dtype)
         tensors = _tensors_of(model)
         # holding them keeps their addresses from being given to others
         self._tensors = [tensor.detach() for tensor in tensors]
@@ -250,13 +256,13 @@ _PREPARED: weakref.WeakKeyDictionary[nn.Module, PreparedWeights] = weakref.WeakK
 _LOCK = threading.Lock()
 
 
-def prepared_weights(model: Any) -> PreparedWeights:
+def prepared_weights(model: Any, dtype: str = "float32") -> PreparedWeights:
     """Return the weights of a model prepared for decoding: those of an earlier call, unless the model's have changed."""
     with _LOCK:
         weights = _PREPARED.get(model)
-        if weights is None or not weights.are_current(model):
+        if weights is None or weights.dtype != dtype or not weights.are_current(model):
             _PREPARED.pop(model, None)
-            weights = _PREPARED[model] = PreparedWeights(model)
+            weights = _PREPARED[model] = PreparedWeights(model, dtype)
         return weights
 
 

@@ -241,11 +241,12 @@ class Translator:
             input_ids=input_ids,
             attention_mask=attention_mask,
             num_return_sequences=n_best,
-            return_dict_in_generate=True,
+            # fast decoding leaves ended rows out where nothing of them is asked for but their tokens
+            return_dict_in_generate=scores,
             output_scores=scores,
             **options,
         )
-        written = output.sequences
+        written = output.sequences if scores else output
         if not self.model.config.is_encoder_decoder:
             written = written[:, input_ids.shape[1] :]
         texts = self.target_tokenizer.batch_decode(written, skip_special_tokens=True)

@@ -205,11 +205,11 @@ class TextToTextPipeline(ChunkPipeline):
             output = self.model.generate(
                 input_ids=model_inputs["input_ids"][rows],
                 attention_mask=model_inputs["attention_mask"][rows],
-                return_dict_in_generate=True,
+                return_dict_in_generate=scores,
                 output_scores=scores,
                 **options,
             )
-            written = output.sequences.view(len(rows), returned, -1)
+            written = (output.sequences if scores else output).view(len(rows), returned, -1)
             sequences = sequences.expand(-1, -1, written.shape[-1]).clone()
             sequences[rows] = written
             if scores:
