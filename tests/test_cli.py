@@ -4,7 +4,6 @@ import io
 import json
 import subprocess
 import sys
-import tomllib
 
 import pytest
 import torch
@@ -322,9 +321,6 @@ def test_recipes_that_come_along_are_listed_printed_and_explained(command):
     assert fields["batches.max_tokens"].startswith("4096  # sentences times the longest")
     assert fields["output_dir"].startswith("required  #") and "model.hidden_size" in fields
     assert not [name for name, rest in fields.items() if "  # " not in rest]
-    # and come along in a wheel
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel["force-include"] == {"scripts/recipes": "vanilla_transformer/recipes"}
 
 
 def test_help_names_every_command(command):

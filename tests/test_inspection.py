@@ -1,6 +1,6 @@
 """Attention maps say what the model computes, with any backend, and the pictures can be read."""
 
-import builtins
+import sys
 
 import pytest
 import torch
@@ -224,13 +224,6 @@ def test_what_there_is_not_is_refused(maps, tmp_path, options, message):
 
 
 def test_without_matplotlib_one_sentence_says_what_to_install(maps, tmp_path, monkeypatch):
-    real_import = builtins.__import__
-
-    def no_matplotlib(name, *args, **kwargs):
-        if name.startswith("matplotlib"):
-            raise ImportError(f"No module named {name!r}")
-        return real_import(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", no_matplotlib)
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         plot_attention(maps, tmp_path / "attention.png")

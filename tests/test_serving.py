@@ -620,7 +620,7 @@ def test_a_server_that_cannot_start_says_why(refused, folder, monkeypatch, tmp_p
     for name in [name for name in sys.modules if name.startswith("vanilla_transformer.serving")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert "the server needs uvicorn, which is not installed: install the extra `serve`" in refused("serve", folder)
+    assert "the server needs uvicorn, which is not installed; `pip install uvicorn`, or in" in refused("serve", folder)
 
 
 def test_seeds_leave_the_random_numbers_of_others_alone(language_model):

@@ -395,7 +395,7 @@ def test_early_stopping_that_cannot_be_is_refused(tmp_path, override, sentence):
     [
         (
             "trackio",
-            "training.report_to='trackio' cannot be used: .*pip install trackio.*; or leave it out",
+            "training.report_to='trackio' needs trackio, which is not installed; `pip install trackio`, .*; or leave it out",
         ),
         ("tensorbord", "training.report_to='tensorbord' is none of .*tensorboard.*trackio"),
     ],

@@ -26,6 +26,7 @@ from vanilla_transformer.utils.atomic import (
     translate_io_errors,
 )
 from vanilla_transformer.utils.errors import ClosedStreamError, describe, exit_status, friendly_errors, printable
+from vanilla_transformer.utils.extras import needs
 
 if TYPE_CHECKING:
     from vanilla_transformer import VanillaTransformerConfig
@@ -581,13 +582,9 @@ def serve(
 ) -> None:
     """Answer requests over HTTP: translations (as LibreTranslate does), completions and chats (as OpenAI does), predictions."""
     _quiet_libraries()
-    try:
+    with needs("the server"):
         from vanilla_transformer.serving.command import serve as run_server
         from vanilla_transformer.serving.settings import ServerSettings
-    except ImportError as error:
-        raise ImportError(
-            f"the server needs {error.name}, which is not installed: install the extra `serve` of this package."
-        ) from error
     settings = ServerSettings(
         api_key=api_key,
         allowed_hosts=tuple(name.lower() for name in allowed_host) if allowed_host else None,

@@ -40,6 +40,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 from transformers.utils.hub import cached_file, resolve_revision
 
+from vanilla_transformer.utils.extras import missing
 from vanilla_transformer.utils.names import did_you_mean
 from vanilla_transformer.utils.quiet import quiet
 
@@ -683,9 +684,7 @@ def load_tokenizer(
         needed = next((name for name in TOKENIZER_PACKAGES if name in str(error).lower()), None)
         if needed is None:
             raise
-        raise ImportError(
-            f"the tokenizer of {place} needs {needed}, which is not installed; `pip install {needed}`."
-        ) from error
+        raise ImportError(missing(f"the tokenizer of {place}", needed)) from error
 
 
 def _own_code(settings: Mapping[str, Any], place: str) -> str:

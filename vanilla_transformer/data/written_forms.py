@@ -18,16 +18,11 @@ import datetime
 import random
 from collections.abc import Callable, Iterable
 
-try:
-    from babel import Locale
-    from babel.dates import format_date, format_time
-    from babel.lists import format_list
-    from babel.numbers import format_compact_decimal, format_currency
-    from babel.units import format_unit
-except ImportError as error:
-    raise ImportError(
-        "The written forms of dates, times and amounts come from Babel: pip install 'vanilla-transformer[demo]'."
-    ) from error
+from babel import Locale
+from babel.dates import format_date, format_time
+from babel.lists import format_list
+from babel.numbers import format_compact_decimal, format_currency
+from babel.units import format_unit
 
 __all__ = ["CURRENCIES", "LANGUAGES", "written_form_splits", "written_forms"]
 

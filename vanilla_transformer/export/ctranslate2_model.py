@@ -19,8 +19,9 @@ from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerStack,
     sinusoidal_encoding,
 )
+from vanilla_transformer.utils.extras import needs
 
-from .errors import ExportError, needs
+from .errors import ExportError
 
 __all__ = ["QUANTIZATIONS", "build_spec", "vocabularies", "write_ctranslate2"]
 
@@ -78,7 +79,7 @@ def build_spec(model: VanillaTransformerPreTrainedModel) -> Any:
     Raises:
         ExportError: for what CTranslate2 cannot hold, naming the field in the way.
     """
-    with needs("ctranslate2"):
+    with needs("this export"):
         from ctranslate2.specs import transformer_spec as specs
     config = model.config
     _check(model)

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
+from vanilla_transformer.utils.extras import needs
 
-from .errors import needs
 from .parity import Rows, largest_difference
 
 __all__ = ["CTranslate2Runtime"]
@@ -25,7 +25,7 @@ class CTranslate2Runtime:
     """
 
     def __init__(self, folder: Path, architecture: str, tokens: tuple[list[str], list[str]], compute_type: str):
-        with needs("ctranslate2"):
+        with needs("this export"):
             import ctranslate2
         self.name = f"CTranslate2, {compute_type}"
         self.is_exact = compute_type == "float32"

@@ -13,8 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
+from vanilla_transformer.utils.extras import needs
 
-from .errors import ExportError, needs
+from .errors import ExportError
 from .onnx_graphs import decoder_graphs, encoder_graph, head_graph, language_model_graph, trace
 
 __all__ = ["FOLDER", "SUFFIXES", "file_name", "head_outputs", "write_onnx"]
@@ -59,7 +60,7 @@ def write_onnx(model: VanillaTransformerPreTrainedModel, folder: Path, quantizat
         ExportError: for a model that is too large for a file.
         ImportError: where onnx, onnxscript or onnxruntime is not installed.
     """
-    with needs("onnx", "onnxscript", "onnxruntime", "onnx_ir"):
+    with needs("this export"):
         import onnx
         import onnxscript  # noqa: F401  (torch's exporter writes with it)
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
+from vanilla_transformer.utils.extras import needs
 
-from .errors import needs
 from .onnx_model import file_name, head_outputs
 from .parity import Rows, largest_difference
 
@@ -25,7 +25,7 @@ class OnnxRuntime:
     """
 
     def __init__(self, folder: Path, model: VanillaTransformerPreTrainedModel, quantization: str):
-        with needs("onnxruntime"):
+        with needs("this export"):
             import onnxruntime
         self.name = f"onnxruntime, {quantization}"
         self.is_exact = quantization == "float32"

@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.utils.atomic import atomic_file
+from vanilla_transformer.utils.extras import needs
 from vanilla_transformer.utils.pictures import fonts_for, picture_format
 
 if TYPE_CHECKING:
@@ -191,11 +192,9 @@ def plot_attention(
         ImportError: matplotlib is not installed.
         ValueError: for a kind, layer or head that there is not.
     """
-    try:
+    with needs("a picture of attention"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("Pictures of attention are drawn with matplotlib: pip install matplotlib.") from error
 
     sides = {
         "cross": (maps.source_tokens, maps.target_tokens, "Cross-attention", "source, read", "target, written"),

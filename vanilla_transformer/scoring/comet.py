@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from vanilla_transformer.utils.extras import needs
+
 __all__ = ["check_comet", "comet_scores"]
 
 
@@ -13,12 +15,8 @@ def check_comet(references: int, has_source: bool) -> None:
         ImportError: where its package is not installed.
         ValueError: without sources, or with several references.
     """
-    try:
+    with needs("--comet"):
         import comet  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "--comet needs the package of COMET, which is not installed: pip install unbabel-comet."
-        ) from error
     if not has_source:
         raise ValueError("COMET also reads the sources; give them with --source.")
     if references != 1:

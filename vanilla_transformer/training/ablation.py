@@ -53,6 +53,7 @@ from vanilla_transformer.training.tasks import Task
 from vanilla_transformer.training.yaml_text import dump_yaml
 from vanilla_transformer.utils.atomic import atomic_dir, atomic_files, is_temporary, translate_io_errors
 from vanilla_transformer.utils.bars import library_bars
+from vanilla_transformer.utils.extras import missing
 from vanilla_transformer.utils.locks import LOCK, lock_folder
 
 __all__ = ["Ablation", "AblationSection", "Cell", "markdown_table", "print_table", "run_ablation"]
@@ -641,5 +642,5 @@ def _write(folder: Path, table: dict[str, Any], say: Callable[[str], None]) -> N
             drawn = plot_ablation(table, temporary / PICTURE)
         (temporary / TEXT).write_text(markdown_table(table, PICTURE if drawn else None), encoding="utf-8")
     if drawn is False:
-        say(f"{PICTURE} was not drawn: it needs matplotlib (pip install matplotlib).")
+        say(f"{PICTURE} was not drawn: {missing('a picture', 'matplotlib')}")
     say(f"finished: {folder / TEXT}")

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from vanilla_transformer.training import RecipeError
 from vanilla_transformer.training.fields import suggest
+from vanilla_transformer.utils.extras import missing
 
 __all__ = [
     "ADAPTER_FILES",
@@ -86,7 +87,7 @@ class AdapterSection:
             RecipeError: for what PEFT does not know or refuses, and where it is not installed.
         """
         if importlib.util.find_spec("peft") is None:
-            raise RecipeError("adapter needs the package peft; pip install peft, or leave the section out.")
+            raise RecipeError(f"{missing('adapter', 'peft')[:-1]}; or leave the section out.")
         from peft import PeftConfig
         from peft.config import PromptLearningConfig
         from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING

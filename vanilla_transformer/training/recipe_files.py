@@ -3,20 +3,22 @@
 import dataclasses
 import inspect
 import re
-from pathlib import Path
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from vanilla_transformer.utils.names import did_you_mean
 
 __all__ = ["describe_fields", "recipe_text", "recipes"]
 
-_PACKAGE = Path(__file__).parents[1]
 
-
-def recipes() -> dict[str, Path]:
-    """Return the files of the recipes by their names; in a checkout they stand in `scripts/recipes`."""
-    folders = (_PACKAGE / "recipes", _PACKAGE.parent / "scripts" / "recipes")
-    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+def recipes() -> dict[str, Traversable]:
+    """Return the files of the recipes by their names; in a checkout they are in `scripts/recipes`."""
+    package = files("vanilla_transformer")
+    folder = package / "recipes"
+    if not folder.is_dir():
+        folder = package / ".." / "scripts" / "recipes"
+    found = {file.name.removesuffix(".yaml"): file for file in folder.iterdir() if file.name.endswith(".yaml")}
+    return dict(sorted(found.items()))
 
 
 def recipe_text(name: str) -> str:

@@ -82,6 +82,7 @@ from vanilla_transformer.training.trainer import TRAINED_WEIGHTS
 from vanilla_transformer.utils.atomic import atomic_files, is_temporary, remove_temporaries, translate_io_errors
 from vanilla_transformer.utils.bars import library_bars
 from vanilla_transformer.utils.errors import is_lost_connection
+from vanilla_transformer.utils.extras import PACKAGES, missing
 from vanilla_transformer.utils.locks import LOCK, lock_folder
 from vanilla_transformer.utils.quiet import quiet
 
@@ -427,9 +428,12 @@ def _check_trackers(names: list[str]) -> None:
         try:
             INTEGRATION_TO_CALLBACK[name]()
         except (ImportError, RuntimeError) as error:
-            raise RecipeError(
-                f"training.report_to={name!r} cannot be used: {' '.join(str(error).split()).rstrip('.')}; or leave it out."
-            ) from error
+            setting = f"training.report_to={name!r}"
+            if name in PACKAGES:
+                said = missing(setting, name)
+            else:
+                said = f"{setting} cannot be used: {' '.join(str(error).split())}"
+            raise RecipeError(f"{said.rstrip('.')}; or leave it out.") from error
 
 
 def _check_machine(arguments: TrainingArguments) -> None:
@@ -736,7 +740,7 @@ def _finish(
         with spare(f"{CURVES} was not drawn", "trainer_state.json holds its numbers", say):
             curves = temporary / CURVES
             if not plot_curves(trainer.state.log_history, curves, folder.name, task.curves, smoothing):
-                say(f"{CURVES} was not drawn: it needs matplotlib (pip install matplotlib).")
+                say(f"{CURVES} was not drawn: {missing('a picture', 'matplotlib')}")
         with spare("README.md was not written", f"{METRICS} holds what it would say", say):
             write_model_card(temporary, recipe, task, metrics, repository)
         # a run that is resumed may merge what it had not, and both together would be the adapter twice
