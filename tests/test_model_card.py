@@ -251,6 +251,14 @@ def test_a_card_names_the_repository_it_is_pushed_to(finished):
     assert card_of_repository("# Mine\n", "me/model") == "# Mine\n"
 
 
+def test_what_others_wrote_stays_a_literal_in_the_lines_of_a_card():
+    text = """He wrote "." and 'x', or "."."""
+    code = model_card._in_folder(f'load = "."\nfound = {text!r}', text, repr("/a/b"))
+    values: dict[str, str] = {}
+    exec(code, values)
+    assert (values["load"], values["found"]) == ("/a/b", text)
+
+
 def test_a_finished_run_gets_another_card_by_resuming(tmp_path, validate):
     values = recipe_values(tmp_path)
     folder = run(values, ["data.test={}"]).folder

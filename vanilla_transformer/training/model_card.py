@@ -51,14 +51,17 @@ def write_model_card(
     public = without_nulls(public_values(recipe.to_dict()))
     recipe_yaml = dump_yaml(public, width=100)
     is_adapter = recipe.adapter.kind and not recipe.adapter.merge
-    use = _use_of_adapter(recipe) if is_adapter else task.use(_example_text(task, metrics))
-    output = _output_of(use, folder)
+    example = str(recipe.start_from) if is_adapter else _example_text(task, metrics)
+    use = _use_of_adapter(recipe) if is_adapter else task.use(example)
+    output = _output_of(_in_folder(use, example, repr(str(folder))))
+    if is_adapter:  # without saying where the model stands on this machine
+        use, example = use.replace(repr(example), repr(base_name(example))), base_name(example)
     body = environment.from_string(text).render(
         title=title,
         recipe=recipe,
         metrics=metrics,
         task=task,
-        use=with_output(use.replace('"."', json.dumps(repository)) if repository else use, output),
+        use=with_output(_in_folder(use, example, json.dumps(repository)) if repository else use, output),
         install=INSTALL,
         repository=repository,
         score_rows=_score_rows(task, metrics),
@@ -74,7 +77,7 @@ def write_model_card(
 
 
 def _use_of_adapter(recipe: Recipe) -> str:
-    """Lines of Python that put the adapter in the folder "." into the model that it was trained in."""
+    """Return lines of Python that put the adapter in the folder "." into the model that it was trained in."""
     head = {
         "seq2seq": "AutoModelForSeq2SeqLM",
         "causal-lm": "AutoModelForCausalLM",
@@ -86,7 +89,7 @@ def _use_of_adapter(recipe: Recipe) -> str:
         "import vanilla_transformer  # makes the model type known to transformers\n"
         "from peft import PeftModel\n"
         f"from transformers import {head}, AutoTokenizer\n\n"
-        f'model = PeftModel.from_pretrained({head}.from_pretrained("{recipe.start_from}"), ".")\n'
+        f'model = PeftModel.from_pretrained({head}.from_pretrained({str(recipe.start_from)!r}), ".")\n'
         'tokenizer = AutoTokenizer.from_pretrained(".")'
     )
 
@@ -97,15 +100,24 @@ def _example_text(task: Task, metrics: dict[str, Any]) -> str:
     return min(filter(None, sources), key=len, default="A text such as it was trained on.")
 
 
-def _output_of(code: str, folder: Path) -> str | None:
-    """Run the lines of the card in the folder, as its reader will; None where they cannot be run there yet.
+def _in_folder(code: str, given: str, place: str) -> str:
+    """Return lines of a card with another place for the folder ".", but not within the literal of what was given to them.
 
-    They are this package's own, with a text from the data as a literal.
+    That is text of others, such as a row of the data: a quotation mark put into it would end the literal, and what comes
+    after that would be code.
+    """
+    return repr(given).join(part.replace('"."', place) for part in code.split(repr(given)))
+
+
+def _output_of(code: str) -> str | None:
+    """Run the lines of a card, as its reader will, and return what they print; None where they cannot be run here yet.
+
+    They are this package's own, with what others wrote in literals.
     """
     printed = io.StringIO()
     try:
         with quiet(), contextlib.redirect_stdout(printed):
-            exec(code.replace('"."', repr(str(folder))), {})
+            exec(code, {})
     except Exception:  # the card is worth having without it
         return None
     return printed.getvalue().strip() or None
