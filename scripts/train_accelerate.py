@@ -93,7 +93,7 @@ def main(recipe: Recipe, resume: bool) -> None:
 
 
 def find_checkpoints(folder: Path) -> list[Path]:
-    return sorted((path for path in folder.glob("checkpoint-*") if path.name[11:].isdigit()), key=update_of)
+    return sorted((path for path in folder.glob("checkpoint-*") if path.name[11:].isdecimal()), key=update_of)
 
 
 def train(recipe: Recipe, settings: Any, accelerator: Accelerator, resume: bool, interruption: Interruption) -> None:

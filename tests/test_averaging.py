@@ -307,3 +307,10 @@ def test_two_processes_save_the_average_of_what_they_train_together(tmp_path):
         average = {name: (average[name] + now[name]) / 2 if average else now[name] for name in now}
         saved = weights(folder)
         assert all(torch.allclose(saved[name], average[name], rtol=0, atol=1e-7) for name in average), update
+
+
+def test_a_folder_with_another_kind_of_digit_is_not_a_checkpoint(tmp_path):
+    for name in ("checkpoint-2", "checkpoint-²", "checkpoint-x"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trainer_state.json").write_text("{}")
+    assert [path.name for path in find_checkpoints(tmp_path)] == ["checkpoint-2"]

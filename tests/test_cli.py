@@ -16,6 +16,7 @@ from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.scoring import METRICS, score_texts
 from vanilla_transformer.training.tasks.seq2seq import Seq2Seq
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
+from vanilla_transformer.utils.errors import report_bug
 
 SOURCES = [source for source, _ in reversed_words(9, 6)]
 
@@ -328,3 +329,13 @@ def test_help_names_every_command(command):
     assert status == 0
     for name in ("train", "train-tokenizer", "generate", "evaluate", "average", "inspect", "explain", "demo"):
         assert name in out
+
+
+def test_the_report_of_a_bug_shows_no_secrets(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    arguments = ["serve", "model", "--api-key", "open-sesame", "--token=hf_abcdefgh1234"]
+    assert "this is a bug" in report_bug(RuntimeError("broken"), arguments)
+    (report,) = tmp_path.iterdir()
+    text = report.read_text()
+    assert "broken" in text and "--api-key ***" in text
+    assert "sesame" not in text and "abcdefgh" not in text

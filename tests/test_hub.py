@@ -23,7 +23,7 @@ from runs import recipe_values, save_translator, word_tokenizer
 from tiny import LANGUAGE_MODELS, tiny_model
 from vanilla_transformer.cli import main
 from vanilla_transformer.configuration_vanilla_transformer import AUTO_MAP
-from vanilla_transformer.hub import PushError, push_folder
+from vanilla_transformer.hub import PushError, _content, push_folder
 from vanilla_transformer.model_files import companion_files, files_left_out, model_files
 from vanilla_transformer.training.averaging import average_checkpoints
 from vanilla_transformer.training.fields import override_fields
@@ -614,6 +614,15 @@ def test_all_files_of_a_tokenizer_are_pushed_and_kept_beside_a_mean(tmp_path):
     assert model_files(tmp_path / "model").keys() == files
     average_checkpoints([tmp_path / "model"] * 2, tmp_path / "mean")
     assert model_files(tmp_path / "mean").keys() == files
+
+
+def test_a_recipe_whose_aliases_would_fill_the_memory_is_not_followed(tmp_path):
+    levels = [f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]" for n in range(9)]
+    path = tmp_path / "recipe.yaml"
+    path.write_text("\n".join(["a0: &a0 [x, x]", *levels]) + "\n")
+    assert _content("recipe.yaml", path, "me/model") == str(path)
+    path.write_text("data: {train: {source: /home/me/a.txt}}\n")
+    assert b"/home" not in _content("recipe.yaml", path, "me/model")
 
 
 SECRETS = [

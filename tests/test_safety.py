@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 from transformers import Trainer
 
 from run_processes import RunProcesses
@@ -40,6 +41,7 @@ from vanilla_transformer.training.divergence import LEAST, ROWS, SKIPPED, Diverg
 from vanilla_transformer.training.recipe import Recipe
 from vanilla_transformer.training.run import RunInterrupted
 from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TokenTrainer
+from vanilla_transformer.training.training_state import load_training_state, save_training_state
 from vanilla_transformer.utils.atomic import is_temporary
 
 # Killed and resumed --------------------------------------------------------------------------------------------------
@@ -342,6 +344,19 @@ def test_a_checkpoint_of_somebody_else_runs_nothing_and_what_is_wrong_with_it_is
     for process in range(3):
         shutil.copy(checkpoint / "rng_state.pth", checkpoint / f"rng_state_{process}.pth")
     assert processes_of(checkpoint) == 3
+
+
+def test_a_state_of_more_parameters_than_the_model_has_is_refused(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    save_training_state(tmp_path, optimizer, scheduler, {"updates": 1}, processes=1)
+    assert load_training_state(tmp_path, optimizer, scheduler, 1) == {"updates": 1}
+    save_file({"9.exp_avg": torch.zeros(2, 2)}, tmp_path / "optimizer.safetensors")
+    with pytest.raises(ValueError, match="is damaged, or of another model"):
+        load_training_state(tmp_path, optimizer, scheduler, 1)
 
 
 def test_a_run_whose_time_was_up_is_resumed_without_another_update(tmp_path):

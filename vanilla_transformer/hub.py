@@ -8,14 +8,13 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, TypeVar
 
-import yaml
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import parse_ratelimit_headers
 
 from vanilla_transformer.model_files import model_files
 from vanilla_transformer.training.public import card_of_repository, public_values
-from vanilla_transformer.training.yaml_text import dump_yaml
+from vanilla_transformer.training.yaml_text import coerce_scalars, dump_yaml, parse_yaml
 from vanilla_transformer.utils.errors import hide_tokens
 
 __all__ = ["PushError", "ensure_repository", "model_files", "push_folder"]
@@ -140,8 +139,9 @@ def _content(name: str, path: Path, repo_id: str) -> str | bytes:
         text = path.read_text(encoding="utf-8")
         if name == CARD:
             return card_of_repository(text, repo_id).encode()
-        values = public_values(yaml.safe_load(text) if name.endswith(".yaml") else json.loads(text))
-    except (ValueError, yaml.YAMLError, RecursionError):  # whatever it is, it was not written by a run
+        # with bounds, as aliases of aliases would fill the memory
+        values = public_values(coerce_scalars(parse_yaml(text)) if name.endswith(".yaml") else json.loads(text))
+    except (ValueError, RecursionError):  # whatever it is, it was not written by a run
         return str(path)
     if name.endswith(".yaml"):
         return dump_yaml(values).encode()
@@ -149,7 +149,7 @@ def _content(name: str, path: Path, repo_id: str) -> str | bytes:
 
 
 def _patiently(request: Callable[[], T]) -> T:
-    """The client itself asks again while it uploads files, but neither for a repository nor for a commit."""
+    """Make a request again while the Hub is busy: the client itself does so for files only, not for a repository or commit."""
     for wait in (1, 2, 4, 8, None):
         try:
             return request()
@@ -158,7 +158,7 @@ def _patiently(request: Callable[[], T]) -> T:
                 raise
             limit = parse_ratelimit_headers(error.response.headers)
             named = error.response.headers.get("Retry-After", "")
-            wait = int(named) if named.isdigit() else limit.reset_in_seconds if limit else wait
+            wait = int(named) if named.isdecimal() else limit.reset_in_seconds if limit else wait
             if wait > LONGEST_WAIT:
                 raise
             time.sleep(wait)

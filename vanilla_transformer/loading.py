@@ -217,7 +217,7 @@ def _instead_of(folder: Path) -> str:
     """Return what to give instead of a folder that holds no model."""
     if (folder / "adapter_config.json").is_file():
         return ADAPTER
-    checkpoints = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
+    checkpoints = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal()]
     checkpoints.sort(key=lambda path: int(path.name.removeprefix("checkpoint-")))
     if checkpoints:
         return f"its run is not finished: resume it, or give its last checkpoint, {checkpoints[-1]}"

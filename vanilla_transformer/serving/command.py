@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-import yaml
+
+from vanilla_transformer.training.fields import read_values
+from vanilla_transformer.training.yaml_text import coerce_scalars
 
 from .app import Server, create_app
 from .models import load
@@ -90,12 +92,11 @@ def open_socket(host: str, port: int) -> socket.socket:
 def run_languages(model: str) -> tuple[str | None, str | None]:
     """Return the languages that the recipe of a run names, as far as it does."""
     try:
-        recipe = yaml.safe_load((Path(model).expanduser() / "recipe.yaml").read_text(encoding="utf-8"))
-        data = recipe["data"]
+        data = read_values(Path(model).expanduser() / "recipe.yaml")["data"]
         languages = data.get("source_language"), data.get("target_language")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, yaml.YAMLError):
+    except (OSError, ValueError, KeyError, AttributeError):
         return None, None
-    source, target = (language if isinstance(language, str) else None for language in languages)
+    source, target = (coerce_scalars(given, str | None) if isinstance(given, str) else None for given in languages)
     return source, target
 
 

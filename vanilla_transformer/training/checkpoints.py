@@ -52,7 +52,9 @@ def update_of(checkpoint: Path) -> int:
 
 def find_checkpoints(run: str | Path) -> list[Path]:
     """The `checkpoint-N` folders of a run that were written to their end, in order of N."""
-    found = [folder for folder in Path(run).glob("checkpoint-*") if folder.name.removeprefix("checkpoint-").isdigit()]
+    found = [
+        folder for folder in Path(run).glob("checkpoint-*") if folder.name.removeprefix("checkpoint-").isdecimal()
+    ]
     return sorted(filter(_is_whole, found), key=update_of)
 
 

@@ -60,8 +60,8 @@ def load_training_state(folder: Path, optimizer: Optimizer, scheduler: LRSchedul
     values = _read(folder / STATE)
     if values.get("processes") != processes:
         raise ValueError(
-            f"{folder} was saved by {values.get('processes')} processes and not by {processes}, so its updates would go on "
-            "with other batches; start as many as then."
+            f"{folder} was saved by {values.get('processes')} processes and not by {processes}, so its updates would be "
+            "made with other batches; start as many as then."
         )
     try:
         tensors: dict[int, dict[str, torch.Tensor]] = {}
@@ -79,7 +79,7 @@ def load_training_state(folder: Path, optimizer: Optimizer, scheduler: LRSchedul
             if type(value) not in (int, float):
                 raise ValueError(f"{name} is {value!r}, not a number")
         return dict(values["progress"])
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (SafetensorError, OSError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{folder} is damaged, or of another model ({error}); delete it.") from error
 
 

@@ -12,6 +12,7 @@
 """
 
 import contextlib
+import errno
 import os
 import platform
 import re
@@ -37,11 +38,12 @@ __all__ = [
 EXPECTED = (ValueError, OSError, ImportError, EOFError)
 """Kinds of errors that input, files and the machine give rise to; all others are faults of the package."""
 
-_TOKEN_OPTION = re.compile(r"(?s)(--token(?:=|\s+))\S+")
+_SECRET_OPTION = re.compile(r"(?s)(--(?:token|api-key)(?:=|\s+))\S+")
 _TOKEN = re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{8,}")
 # in what gloo and NCCL say
 _LOST = ("connection closed", "connection reset", "broken pipe", "connection refused", "remote peer")
-_REMEDIES = {"ENOSPC": "make room", "EDQUOT": "make room", "EACCES": "change its permissions, or name another"}
+_REMEDIES = {errno.ENOSPC: "make room", errno.EACCES: "change its permissions, or name another"}
+_REMEDIES |= {getattr(errno, "EDQUOT", errno.ENOSPC): "make room"}  # not on every system
 
 
 class Terminated(KeyboardInterrupt):
@@ -77,7 +79,7 @@ def describe(error: BaseException) -> str:
             if isinstance(name, (str, bytes, os.PathLike))
         ]
         said = f"{' and '.join(names)}: {error.strerror.lower()}" if names else error.strerror
-        remedy = next((r for name, r in _REMEDIES.items() if getattr(signal, name, _errno(name)) == error.errno), None)
+        remedy = _REMEDIES.get(error.errno)
         said += f"; {remedy}." if remedy else "."
     else:
         said = str(error)
@@ -117,7 +119,7 @@ def report_bug(error: BaseException, arguments: list[str]) -> str:
     with contextlib.suppress(OSError):
         handle, path = tempfile.mkstemp(prefix="vanilla-transformer-", suffix=".log", text=True)
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
-            stream.write(hide_tokens(_TOKEN_OPTION.sub(r"\1***", "\n".join(lines))))
+            stream.write(hide_tokens(_SECRET_OPTION.sub(r"\1***", "\n".join(lines))))
         where = f"the traceback is in {path}; please report it with that file"
     kind = type(error).__name__
     said = describe(error)
@@ -198,9 +200,7 @@ def is_lost_connection(error: BaseException) -> bool:
 
 def _is_expected(error: BaseException) -> bool:
     """Tell whether an error comes from what the user gave, or from the machine."""
-    if isinstance(error, EXPECTED) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, MemoryError)
+    return isinstance(error, (*EXPECTED, MemoryError)) or type(error).__name__ == "OutOfMemoryError"
 
 
 def _flush() -> None:
@@ -224,9 +224,3 @@ def _forget_output() -> None:
 def _say(line: str) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(line, file=sys.stderr, flush=True)
-
-
-def _errno(name: str) -> int | None:
-    import errno
-
-    return getattr(errno, name, None)
