@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 from runs import reversed_words, save_translator, word_tokenizer
 from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
-from vanilla_transformer.generation.translate import Hypothesis, Translator, _batches_by_length
+from vanilla_transformer.generation.translate import Hypothesis, Translator, _batches_by_length, filler_token
 from vanilla_transformer.loading import TARGET_TOKENIZER
 
 SOURCES = [source for source, _ in reversed_words(12, 6)]
@@ -156,3 +156,11 @@ def test_folders_without_a_whole_model_are_refused(folder, tmp_path):
     word_tokenizer().save_pretrained(tmp_path / "encoder")
     with pytest.raises(ValueError, match="is an encoder, which writes no text"):
         Translator.from_pretrained(tmp_path / "encoder")
+
+
+def test_rows_are_filled_also_where_nothing_names_a_token_for_it():
+    model, tokenizer = tiny_model(architecture="decoder-only"), word_tokenizer()
+    tokenizer.pad_token = tokenizer.eos_token = None
+    for ends, filler in ((None, 0), ([], 0), (2, 2), ([3, 2], 3)):
+        model.generation_config.pad_token_id, model.generation_config.eos_token_id = None, ends
+        assert filler_token(model, tokenizer) == filler

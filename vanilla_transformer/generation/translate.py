@@ -27,6 +27,8 @@ __all__ = [
     "Translator",
     "check_generation_options",
     "check_vocabularies",
+    "encode_input",
+    "filler_token",
     "input_limit",
     "longest_source",
     "sequence_scores",
@@ -220,10 +222,7 @@ class Translator:
         return found
 
     def _encoded(self, text: str) -> list[int]:
-        # a special token spelled out in a text is text, so that no text can end itself early
-        ids = self.tokenizer(text, verbose=False, split_special_tokens=True)["input_ids"]
-        ends = not self.model.config.is_encoder_decoder and ids[-1:] == [self.tokenizer.eos_token_id]
-        return ids[:-1] if ends else ids  # what has ended cannot be gone on with
+        return encode_input(self.tokenizer, text, is_prompt=not self.model.config.is_encoder_decoder)
 
     @torch.inference_mode()
     def _generate(
@@ -231,7 +230,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         # a text that is gone on with must end at the end of its row
         side = "right" if self.model.config.is_encoder_decoder else "left"
-        filler = self._filler()
+        filler = filler_token(self.model, self.tokenizer)
         input_ids, attention_mask = (
             torch.tensor(values, device=self.model.device) for values in _padded(rows, filler, side)
         )
@@ -256,16 +255,26 @@ class Translator:
         hypotheses = [Hypothesis(text, score) for text, score in zip(texts, values, strict=True)]
         return [hypotheses[i : i + n_best] for i in range(0, len(hypotheses), n_best)]
 
-    def _filler(self) -> int:
-        """Return the token that fills rows; any does under a mask, where neither tokenizer nor model has one for it."""
-        ends = self.model.generation_config.eos_token_id
-        candidates = (
-            self.tokenizer.pad_token_id,
-            self.model.generation_config.pad_token_id,
-            self.tokenizer.eos_token_id,
-            ends[0] if isinstance(ends, list) and ends else ends,
-        )
-        return next((token for token in candidates if token is not None), 0)
+
+def encode_input(tokenizer: PreTrainedTokenizerBase, text: str, *, is_prompt: bool) -> list[int]:
+    """Return the tokens of a text for a model to read; of a prompt, which the model continues, without an end token.
+
+    A special token spelled out in a text is text, so that no text can end itself early.
+    """
+    ids = tokenizer(text, verbose=False, split_special_tokens=True)["input_ids"]
+    return ids[:-1] if is_prompt and ids[-1:] == [tokenizer.eos_token_id] else ids
+
+
+def filler_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the token that fills rows; any does under a mask, where neither tokenizer nor model has one for it."""
+    ends = model.generation_config.eos_token_id
+    candidates = (
+        tokenizer.pad_token_id,
+        model.generation_config.pad_token_id,
+        tokenizer.eos_token_id,
+        *(ends if isinstance(ends, list) else [ends]),
+    )
+    return next((token for token in candidates if token is not None), 0)
 
 
 LIMITS: dict[str, tuple[float, float]] = {

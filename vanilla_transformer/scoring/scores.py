@@ -3,7 +3,6 @@
 Scores, bootstrap resampling and the paired test are sacrebleu's, which needs no network.
 """
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,8 @@ from typing import Any
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
+
+from vanilla_transformer.utils.names import did_you_mean
 
 from .error_rates import CharacterErrorRate, ExactMatch, WordErrorRate
 
@@ -230,5 +231,4 @@ def _check_lengths(systems: Mapping[str, Sequence[str]], references: Sequence[Se
 
 
 def _suggest(name: str, choices: Any) -> str:
-    near = difflib.get_close_matches(name, choices, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(choices)}."
+    return did_you_mean(name, choices, otherwise=f"there are {', '.join(choices)}.")

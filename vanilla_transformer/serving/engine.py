@@ -115,7 +115,7 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Number of items that wait."""
+        """Return the number of items that wait."""
         return sum(not item.cancelled for item in tuple(self._waiting))
 
     def submit(self, items: Sequence[Item]) -> None:

@@ -64,7 +64,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        body = b""
+        body = bytearray()
         read, more = 0, True
         try:
             async with asyncio.timeout(self.seconds) as timeout, _within(self.reading, timeout):
@@ -74,7 +74,7 @@ class BodyLimit:
                         return
                     chunk, more = message.get("body", b""), message.get("more_body", False)
                     read += len(chunk)
-                    body = body + chunk if read <= self.max_bytes else b""
+                    body += chunk if read <= self.max_bytes else b""
         except TimeoutError:
             sentence = "the body did not come in time."
             await error_response(scope["path"], 408, sentence, {"Connection": "close"})(scope, receive, send)
@@ -85,7 +85,7 @@ class BodyLimit:
             )
             await error_response(scope["path"], 413, sentence, {"Connection": "close"})(scope, receive, send)
             return
-        await self.app(scope, _first(body, receive), send)
+        await self.app(scope, _first(bytes(body), receive), send)
 
 
 class FormAsJson:
@@ -117,7 +117,7 @@ class FormAsJson:
         try:
             fields = parse_qs((await receive()).get("body", b"").decode(), keep_blank_values=True, errors="strict")
         except ValueError:
-            sentence = "the form cannot be read: it is not UTF-8, or has too many fields."
+            sentence = "the form cannot be read: it is not UTF-8."
             await error_response(scope["path"], 400, sentence)(scope, receive, send)
             return
         values: dict[str, Any] = {name: given[0] if len(given) == 1 else given for name, given in fields.items()}

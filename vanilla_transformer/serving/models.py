@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from vanilla_transformer.generation.sentences import texts_within
-from vanilla_transformer.generation.translate import Translator, input_limit
+from vanilla_transformer.generation.translate import Translator, encode_input, filler_token, input_limit
 from vanilla_transformer.loading import check_device, load_config, load_model, load_tokenizer, locate
 
 from .engine import Item
@@ -129,9 +129,7 @@ class TextGenerator:
         self._lock = threading.Lock()
         eos = self.model.generation_config.eos_token_id
         self.eos_ids = set(eos if isinstance(eos, list) else [] if eos is None else [eos])
-        pad = self.model.generation_config.pad_token_id
-        known = (pad, translator.tokenizer.pad_token_id, min(self.eos_ids, default=None), 0)
-        self.filler = next(token for token in known if token is not None)
+        self.filler = filler_token(self.model, translator.tokenizer)
         self.limit = input_limit(config, translator.tokenizer)
 
     # What is read ----------------------------------------------------------------------------------------------------
@@ -143,9 +141,7 @@ class TextGenerator:
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, in which special tokens are text; of a prompt without an end."""
         with self._lock:
-            ids = self._tokenizer(text, verbose=False, split_special_tokens=True)["input_ids"]
-        ends = self.kind == "text-generation" and ids[-1:] == [self._tokenizer.eos_token_id]
-        return ids[:-1] if ends else ids
+            return encode_input(self._tokenizer, text, is_prompt=self.kind == "text-generation")
 
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
         """Return the tokens of a conversation by the tokenizer's template.
@@ -219,9 +215,11 @@ class TextGenerator:
             ids = [pad + row for row, pad in zip(rows, pads, strict=True)]
             mask = [[0] * len(pad) + [1] * len(row) for row, pad in zip(rows, pads, strict=True)]
         progress = _Progress(self, items, options.n_best == 1, tick)
-        given: dict[str, Any] = {"pad_token_id": self.filler, **options.to_generate()}
+        given = options.to_generate()
         lengths = ("max_length", "max_new_tokens", "max_length_over_source")
         settings = self.model.generation_config
+        if settings.pad_token_id is None:
+            given["pad_token_id"] = self.filler
         if self.kind == "text-generation" or all(getattr(settings, name, None) is None for name in lengths):
             given["max_new_tokens"] = max(item.payload.max_new_tokens for item in items)
         with _seeded(options.seed, self.model.device):

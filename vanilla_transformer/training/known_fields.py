@@ -5,7 +5,6 @@ close to the name of a field; everything else is left to [`Recipe.check`], which
 """
 
 import ast
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vanilla_transformer.training import RecipeError
+from vanilla_transformer.utils.names import nearest_name
 
 __all__ = ["known_fields", "refuse_mistyped"]
 
@@ -48,10 +48,8 @@ def refuse_mistyped(values: Mapping[str, Any]) -> None:
 
 def _refuse(values: Mapping[str, Any], prefix: str, known: Iterable[str]) -> None:
     for name in values:
-        if isinstance(name, str) and name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
-            if near:
-                raise RecipeError(f"unknown field {prefix}{name}; did you mean {near[0]!r}?")
+        if isinstance(name, str) and name not in known and (near := nearest_name(name, known, least=CLOSE)):
+            raise RecipeError(f"unknown field {prefix}{name}; did you mean {near!r}?")
 
 
 @cache

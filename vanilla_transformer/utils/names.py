@@ -6,9 +6,9 @@ from collections.abc import Iterable
 __all__ = ["did_you_mean", "nearest_name"]
 
 
-def nearest_name(name: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that is most like a name, or None where none is like it."""
-    near = difflib.get_close_matches(name, list(choices), n=1)
+def nearest_name(name: str, choices: Iterable[str], *, least: float = 0.6) -> str | None:
+    """Return the choice that is most like a name, or None where none is alike by at least so much, 0 to 1."""
+    near = difflib.get_close_matches(name, list(choices), n=1, cutoff=least)
     return near[0] if near else None
 
 
