@@ -230,7 +230,7 @@ def generate(
     }
     check_generation_options(options)
     if not sample and (temperature is not None or seed is not None):
-        raise ValueError("--temperature and --seed mean something only with --sample.")
+        raise ValueError("--temperature and --seed have an effect only with --sample.")
     translator = Translator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
     if seed is not None:
         from transformers import set_seed

@@ -29,9 +29,9 @@ def packed_sequences(position_ids: torch.Tensor | None, mask: Any, batch_size: i
 
 
 def sequence_starts(position_ids: torch.Tensor | None, mask: Any, batch_size: int) -> torch.Tensor | None:
-    """Where each of several sequences in a row begins, and the one of a padded row: (B, T); `None` where nothing says so.
+    """Return where each of several sequences in a row begins, and the one of a padded row: (B, T); `None` for no sign of it.
 
-    Without a mask, and beside a 4D one, which may be of blocks, positions start anew; a mask (B, T) is followed itself.
+    Without a mask, and beside a 4D one, which may be of blocks, positions start again; a mask (B, T) is followed itself.
     """
     if isinstance(mask, torch.Tensor) and mask.dim() == 2:
         return (mask != 0) & (mask.long().cumsum(-1) == 1)

@@ -93,7 +93,7 @@ def order_by_cost(
 
 
 def order_by(keys: tuple[np.ndarray, ...], tie: np.ndarray) -> np.ndarray:
-    """Indices by rising keys, the first key first, and by rising `tie`, which is a permutation, where all keys are equal.
+    """Return indices by rising keys, the first key first, and by rising `tie`, which is a permutation, where all keys are equal.
 
     As `np.lexsort` with the keys turned round, in a fraction of the time where all fit into 63 bits: sorting one column of
     numbers is quick, and sorting the places of several is not.
@@ -240,7 +240,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         return 1.0 - float(self.lengths.sum()) / padded if padded else 0.0
 
     def _drawn(self) -> tuple[np.ndarray, np.ndarray]:
-        """The epoch's pairs in the order that batches are cut from, longest first where they are not packed, and the order of
+        """Return the epoch's pairs in the order that batches are cut from, longest first where they are not packed, and the order of
         the batches; kept until they are iterated over."""
         drawn_by = (self.seed, self.epoch, self.shuffle)
         if self._kept is not None and self._kept[0] == drawn_by:

@@ -349,7 +349,7 @@ def _whole_text(path: Path, encoding: str) -> str:
 
 
 def _conll(lines: Iterable[tuple[int, str | None]], spec: TextData, path: Path) -> Iterator[_Row]:
-    """A token and its tag a line, first and last field where nothing else is said; blank lines divide sentences.
+    """Read a token and its tag a line, first and last field where nothing else is said; blank lines divide sentences.
 
     In a line that holds tabs fields are what stands between these, so that a token may hold spaces; else between spaces.
     """

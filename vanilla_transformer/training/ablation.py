@@ -595,7 +595,7 @@ def _table(
 
 
 def _summed_up(row: dict[str, Any], runs: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """A row of the table with means over its runs, and over their differences to those of the first row with the same seed."""
+    """Return a row of the table with means over its runs, and over their differences to those of the first row with the same seed."""
     for name in _QUANTITIES:
         row |= _mean(name, [run[name] for run in runs])
     baseline = {run["seed"]: run for run in (rows[0]["runs"] if rows else [])}

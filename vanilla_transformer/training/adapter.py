@@ -155,7 +155,7 @@ def _fields(config: type) -> set[str]:
 
 @contextmanager
 def _quiet_peft() -> Iterator[None]:
-    """Within it PEFT 0.21 may ask transformers 5.24 for a property that has another name now, without a warning of that."""
+    """Silence the warnings of what PEFT 0.21 asks of transformers 5.24: a property that has another name now, tied weights."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")
         # it takes an output embedding that is not the input embedding for one that is not tied

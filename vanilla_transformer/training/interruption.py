@@ -31,7 +31,7 @@ class Interruption:
 
     Attributes:
         number: of the signal that was remembered; 0 for none.
-        when: what goes on outside of training, for a sentence.
+        when: what the run does outside of training, for a sentence.
     """
 
     def __init__(self, log: Callable[[str], None] = lambda line: None, outer: "Interruption | None" = None):
@@ -67,7 +67,7 @@ class Interruption:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Within it signals are remembered."""
+        """Remember signals within the block."""
         self.check()
         before, self._deferred = self._deferred, True
         try:
@@ -105,7 +105,7 @@ class Interruption:
 
 @contextmanager
 def catch_signals(log: Callable[[str], None] = lambda line: None) -> Iterator[Interruption]:
-    """Within it SIGINT, SIGTERM and SIGHUP go to the [`Interruption`] that is given.
+    """Give SIGINT, SIGTERM and SIGHUP to an [`Interruption`] within the block.
 
     A signal that this process ignores, as a shell makes programs in the background ignore SIGINT, stays ignored. In a thread
     other than the first, where Python takes no handlers, signals do what they did. Within another `catch_signals` the

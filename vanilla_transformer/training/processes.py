@@ -1,4 +1,4 @@
-"""What the processes of one run tell each other beside gradients: that one of them cannot go on."""
+"""What the processes of one run tell each other beside gradients: that one of them has failed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ __all__ = ["agree_on_errors"]
 
 @contextmanager
 def agree_on_errors() -> Iterator[None]:
-    """Within it an error of one process ends all of them, after the block: the first raises it, the others end silently.
+    """End all processes where one of them has an error in the block, after it: the first raises it, the others end silently.
 
     All processes must enter and leave it, and must not wait for each other inside.
 

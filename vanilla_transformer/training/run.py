@@ -36,6 +36,7 @@ from transformers.trainer_pt_utils import safe_globals
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.hub import PushError, ensure_repository, push_folder
+from vanilla_transformer.loading import first_line
 from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.training.adapter import (
     ADAPTER_FILES,
@@ -539,7 +540,7 @@ def _train(trainer: Any, checkpoint: Path | None, folder: Path) -> None:
         if checkpoint is None or trainer.has_made_a_step or is_lost_connection(error):
             raise
         raise ValueError(
-            f"{checkpoint} is damaged, or not of this run ({type(error).__name__}: {first_line(error)}); delete it and go on "
+            f"{checkpoint} is damaged, or not of this run ({type(error).__name__}: {first_line(error)}); delete it and resume "
             "from the one before it."
         ) from error
     except KeyboardInterrupt as error:
@@ -751,18 +752,13 @@ def _finish(
 
 @contextmanager
 def spare(what: str, instead: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Within it an error costs no more than what is made there, a picture or a card: the model is worth more."""
+    """Let an error cost no more than what is made in the block, a picture or a card: the model is worth more."""
     try:
         yield
     except OSError:  # what is left to write cannot be written either
         raise
     except Exception as error:
         say(f"{what} ({type(error).__name__}: {first_line(error)}); {instead}.")
-
-
-def first_line(error: BaseException) -> str:
-    """Return what an error says, without the lines that some libraries add."""
-    return str(error).strip().partition("\n")[0]
 
 
 def _write_outputs(folder: Path, outputs: dict[str, list[str]]) -> None:

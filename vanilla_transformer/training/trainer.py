@@ -265,7 +265,7 @@ class TokenTrainer(TokenBudgetMixin):
 
     @property
     def has_made_a_step(self) -> bool:
-        """Whether training has come to its first batch; before that it is set up, or put back into the state of a checkpoint."""
+        """Return whether training has come to its first batch; before that it is set up, or put back into the state of a checkpoint."""
         return self._started is not None
 
     # Signals
@@ -305,7 +305,7 @@ class TokenTrainer(TokenBudgetMixin):
 
     @property
     def _can_delay_evaluation(self) -> bool:
-        """Whether the next updates do not depend on the evaluation, as the rates of some schedules do."""
+        """Return whether the next updates do not depend on the evaluation, as the rates of some schedules do."""
         return not isinstance(self.lr_scheduler, (torch.optim.lr_scheduler.ReduceLROnPlateau, GreedyLR))
 
     # Evaluations

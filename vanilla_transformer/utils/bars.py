@@ -11,13 +11,13 @@ __all__ = ["library_bars", "shows_bars"]
 
 
 def shows_bars() -> bool:
-    """Whether bars are drawn: where standard error is a terminal. Elsewhere each would be thousands of carriage returns."""
+    """Return whether bars are drawn: where standard error is a terminal. Elsewhere each would be thousands of carriage returns."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
 @contextmanager
 def library_bars() -> Iterator[None]:
-    """Within it datasets and transformers draw bars where this package does."""
+    """Let datasets and transformers draw bars only where this package does, within the block."""
     if shows_bars():
         yield
         return

@@ -92,8 +92,6 @@ def lock_folder(folder: Path) -> Iterator[None]:
         raise type(error)(f"{folder} cannot be made: {error.strerror}; name another folder.") from error
     try:
         descriptor = _acquire(folder)
-    except FolderInUse:
-        raise
     except OSError as error:
         _remove_empty(folder, made)
         raise type(error)(f"{folder} cannot be written to: {error.strerror}; name another folder.") from error

@@ -348,7 +348,7 @@ def chunk_scores(references: list[list[str]], outputs: list[list[str]]) -> tuple
 
 
 def encoded_words(words: list[str], offsets: list[tuple[int, int]]) -> list[int | None]:
-    """Which of the words that a text joins with spaces each piece belongs to; None for special tokens and spaces.
+    """Return the word, of those that a text joins with spaces, that each piece belongs to; None for special tokens and spaces.
 
     Args:
         offsets: of each piece in the text, first character and the one behind the last.
