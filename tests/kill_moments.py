@@ -26,7 +26,7 @@ SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGINT": signal.SIGINT, "SIGTERM": signal
 
 def forked(arguments, log, seconds=None, number=None):
     """Run a command in a forked process, which gets a signal after so many seconds; its status and how long it ran."""
-    begun = time.monotonic()
+    reader, writer = os.pipe()
     child = os.fork()
     if not child:
         with contextlib.suppress(OSError):
@@ -37,12 +37,17 @@ def forked(arguments, log, seconds=None, number=None):
         try:
             from vanilla_transformer.cli import main
 
+            os.write(writer, b"ready")
             main([str(argument) for argument in arguments])
         except SystemExit as error:
             status = error.code if isinstance(error.code, int) else 1
         finally:
             sys.stdout.flush(), sys.stderr.flush()
             os._exit(status)
+    os.close(writer)
+    os.read(reader, 5)
+    os.close(reader)
+    begun = time.monotonic()
     if seconds is not None:
         time.sleep(seconds)
         with contextlib.suppress(ProcessLookupError):
@@ -190,8 +195,8 @@ def attempt(command, whole, number, seconds):
     if ended and number != signal.SIGKILL:
         if status != 128 + number:
             wrong.append("died of the signal")
-        elif "interrupted" not in said[-1] and "terminated" not in said[-1]:
-            wrong.append(f"said {said[-1]!r}")
+        elif not said or ("interrupted" not in said[-1] and "terminated" not in said[-1]):
+            wrong.append(f"said {said[-1:]}")
     if any("Traceback" in line for line in said):
         wrong.append(f"traceback, kept in {shutil.copy(log, command.folder.with_suffix(f'.{time.time_ns()}.log'))}")
     if ended:
