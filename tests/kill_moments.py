@@ -199,6 +199,8 @@ def attempt(command, whole, number, seconds):
             wrong.append(f"said {said[-1:]}")
     if any("Traceback" in line for line in said):
         wrong.append(f"traceback, kept in {shutil.copy(log, command.folder.with_suffix(f'.{time.time_ns()}.log'))}")
+    if ended and not command.resumes and not command.problems(whole):
+        return ended, wrong  # all was done when the signal came
     if ended:
         again = [*command.arguments(), "--resume"] if command.resumes and any(command.folder.rglob("*.yaml")) else None
         again = again or command.arguments()

@@ -414,7 +414,6 @@ def test_a_signal_that_is_lost_in_a_destructor_still_ends_the_table_before_its_n
             lost[0] = None
 
     monkeypatch.setattr(ablation_module, "gc", SimpleNamespace(collect=collect))  # after each run
-    monkeypatch.setattr(sys, "unraisablehook", lambda error: None)
     with pytest.raises(RunInterrupted, match="interrupted .* by SIGTERM; .* ablate .*ablation.yaml --resume"):
         ablate(values)
     assert lost and [p.parent.name for p in (tmp_path / "table").glob("*/metrics.json")] == ["baseline"]

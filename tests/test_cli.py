@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import subprocess
 import sys
 
@@ -339,3 +340,18 @@ def test_the_report_of_a_bug_shows_no_secrets(tmp_path, monkeypatch):
     text = report.read_text()
     assert "broken" in text and "--api-key ***" in text
     assert "sesame" not in text and "abcdefgh" not in text
+
+
+@pytest.mark.parametrize(("name", "status", "word"), [("SIGTERM", 143, "terminated"), ("SIGINT", 130, "interrupted")])
+def test_a_signal_ends_any_command_with_a_word_and_its_status(tmp_path, monkeypatch, capsys, name, status, word):
+    def signalled(*args, **kwargs):
+        signal.raise_signal(getattr(signal, name))
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        monkeypatch.setattr("vanilla_transformer.training.averaging.average_checkpoints", signalled)
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["average", str(tmp_path / "checkpoint-1"), "-o", str(tmp_path / "mean")])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.code == status and capsys.readouterr().err.strip().endswith(word)

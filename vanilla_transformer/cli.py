@@ -25,7 +25,13 @@ from vanilla_transformer.utils.atomic import (
     check_output_file,
     translate_io_errors,
 )
-from vanilla_transformer.utils.errors import ClosedStreamError, describe, exit_status, friendly_errors, printable
+from vanilla_transformer.utils.errors import (
+    ClosedStreamError,
+    describe,
+    friendly_errors,
+    interruption,
+    printable,
+)
 from vanilla_transformer.utils.extras import needs
 
 if TYPE_CHECKING:
@@ -40,14 +46,11 @@ LONGEST_LINE = 10_000_000
 
 
 class _Commands(TyperGroup):
-    """Commands whose interrupts and truncated files are told apart, of which typer makes status 130 and "aborted"."""
+    """Commands whose truncated files are errors, of which typer makes "aborted"."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            _say("interrupted." if exit_status(error) == 130 else "terminated.")
-            raise typer.Exit(exit_status(error)) from error
         except EOFError as error:
             raise OSError(f"a file ends too soon: {error or 'it is empty or cut short'}") from error
 
@@ -803,6 +806,9 @@ def main(arguments: list[str] | None = None) -> None:
         except RunInterrupted as error:
             _say_once(describe(error))
             status = 128 + error.number
+        else:
+            if status == 130:  # what typer makes of every interrupt, without a word
+                raise interruption()
     sys.exit(status or 0)
 
 

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -113,7 +115,15 @@ def catch_signals(log: Callable[[str], None] = lambda line: None) -> Iterator[In
     """
     current = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
     interruption = Interruption(log, current if isinstance(current, Interruption) else None)
-    before = {}
+    before: dict[int, Any] = {}
+    shown = sys.unraisablehook
+
+    def hide_signals(error: Any) -> None:
+        # one that comes while Python frees an object is looked at later; see `check`
+        if not isinstance(error.exc_value, Terminated):
+            shown(error)
+
+    sys.unraisablehook = hide_signals
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             if signal.getsignal(number) not in (signal.SIG_IGN, None):
@@ -121,5 +131,6 @@ def catch_signals(log: Callable[[str], None] = lambda line: None) -> Iterator[In
     try:
         yield interruption
     finally:
+        sys.unraisablehook = shown
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -30,6 +30,7 @@ __all__ = [
     "exit_status",
     "friendly_errors",
     "hide_tokens",
+    "interruption",
     "is_lost_connection",
     "printable",
     "raise_on_signals",
@@ -44,6 +45,10 @@ _TOKEN = re.compile(r"\b(hf|api_org)_[A-Za-z0-9]{8,}")
 _LOST = ("connection closed", "connection reset", "broken pipe", "connection refused", "remote peer")
 _REMEDIES = {errno.ENOSPC: "make room", errno.EACCES: "change its permissions, or name another"}
 _REMEDIES |= {getattr(errno, "EDQUOT", errno.ENOSPC): "make room"}  # not on every system
+
+
+_received: list[int] = []
+"""Signals that have ended what was running."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -146,7 +151,7 @@ def friendly_errors(arguments: list[str]) -> Iterator[None]:
         if isinstance(error, BrokenPipeError):
             _forget_output()
         elif isinstance(error, KeyboardInterrupt):
-            _say("terminated" if isinstance(error, Terminated) else "interrupted")
+            _say("terminated." if isinstance(error, Terminated) else "interrupted.")
         elif is_lost_connection(error):
             _say(f"process {os.environ.get('RANK')} ends because another one of the run has ended")
         elif _is_expected(error):
@@ -155,6 +160,11 @@ def friendly_errors(arguments: list[str]) -> Iterator[None]:
         else:
             _say(f"error: {report_bug(error, arguments)}")
         sys.exit(exit_status(error))
+
+
+def interruption() -> KeyboardInterrupt:
+    """Return what ended a command where only that it was a signal is still known, as typer tells."""
+    return Terminated(_received[-1]) if _received else KeyboardInterrupt()
 
 
 @contextlib.contextmanager
@@ -166,9 +176,11 @@ def raise_on_signals() -> Iterator[None]:
 
     def handle(number: int, frame: Any) -> None:
         signal.signal(number, signal.SIG_IGN)  # once is enough: cleaning up is not to be interrupted
+        _received.append(number)
         raise Terminated(number)
 
     before = {}
+    _received.clear()
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         # only the main thread may, and only what would end the process without a word
