@@ -354,4 +354,4 @@ def test_a_signal_ends_any_command_with_a_word_and_its_status(tmp_path, monkeypa
             cli.main(["average", str(tmp_path / "checkpoint-1"), "-o", str(tmp_path / "mean")])
     finally:
         signal.signal(signal.SIGINT, before)
-    assert ended.value.code == status and capsys.readouterr().err.strip().endswith(word)
+    assert ended.value.code == status and capsys.readouterr().err.strip() == f"{word}."
