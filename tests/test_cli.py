@@ -275,7 +275,9 @@ def test_an_interrupt_ends_in_one_sentence_and_status_130(command, tmp_path, mon
     monkeypatch.setattr(Seq2SeqTokenTrainer, "training_step", interrupted)
     status, _, err = command("train", path)
     assert status == 130 and "Traceback" not in err
-    assert err.rstrip().split("\n")[-1] == "interrupted at update 0; no checkpoint was saved yet."
+    resume = f"resume with: vanilla-transformer train {tmp_path / 'run' / 'recipe.yaml'} --resume"
+    last = err.rstrip().split("\n")[-1]
+    assert last == f"interrupted at update 0 by SIGINT; no checkpoint was saved yet; {resume}"
     # before training there is nothing to keep
     monkeypatch.setattr(Seq2Seq, "load", interrupted)
     status, _, err = command("train", path, "--overwrite")
