@@ -332,7 +332,7 @@ def test_a_damaged_checkpoint_is_named(short, name, cut):
     path.write_bytes(whole[: int(cut * len(whole)) if cut < 1 else cut])
     try:
         with pytest.raises(
-            ValueError, match=r"checkpoint-4 is damaged \(.+\); delete it and go on from the one before"
+            ValueError, match=r"checkpoint-4 is damaged \(.+\); delete it and resume from the one before"
         ):
             run(values, ["training.max_steps=9"], resume=True)
     finally:

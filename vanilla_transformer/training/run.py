@@ -324,7 +324,7 @@ def _check_complete(checkpoint: Path, recipe: Recipe) -> None:
         # which a file may end too soon
         if not zipfile.is_zipfile(file):
             raise RecipeError(
-                f"{checkpoint} is damaged ({file.name} is cut short); delete it and go on from the one before it."
+                f"{checkpoint} is damaged ({file.name} is cut short); delete it and resume from the one before it."
             )
 
 
@@ -530,7 +530,7 @@ def _train(trainer: Any, checkpoint: Path | None, folder: Path) -> None:
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except SafetensorError as error:
-        raise ValueError(f"{checkpoint} is damaged ({error}); delete it and go on from the one before it.") from error
+        raise ValueError(f"{checkpoint} is damaged ({error}); delete it and resume from the one before it.") from error
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{_unsafe_file(checkpoint)} holds objects beside tensors and plain values, and reading such can run any code, so "
