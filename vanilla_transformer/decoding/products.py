@@ -94,7 +94,9 @@ class Product:
 
     def for_rows(self, rows: int) -> RowsProduct:
         """Return the function (rows, inputs) -> (rows, outputs); it is right for any number of rows."""
-        form = choose_form(rows, *self.shape) if self.dtype == "float32" else self.dtype
+        # rounding states costs more than a small weight saves
+        is_whole = self.dtype == "float32" or self.shape[0] * self.shape[1] <= SMALL_WEIGHT
+        form = choose_form(rows, *self.shape) if is_whole else self.dtype
         if form == "int8":  # one row is faster in the first engine, several in the last
             engines = _int8_engines()
             form = engines[0 if rows == 1 else -1]
