@@ -314,7 +314,7 @@ def dtypes_here():
 
 @pytest.mark.parametrize("rows", [1, 2, 40])
 def test_rounded_products_are_as_near_as_their_dtype(rows, monkeypatch):
-    monkeypatch.setattr(products, "SMALL_WEIGHT", 0)
+    monkeypatch.setattr(products, "NOT_ROUNDED", 0)
     weight, bias, x = torch.randn(300, 64), torch.randn(300), torch.randn(rows, 64)
     expected = torch.nn.functional.linear(x, weight, bias)
     # a value is off by half a step at most: 2^-9 of itself, or 1/254 of the largest of its row and, of states, 1/127 (7
@@ -329,7 +329,7 @@ def test_rounded_products_are_as_near_as_their_dtype(rows, monkeypatch):
 
 @pytest.mark.parametrize("architecture", WRITERS)
 def test_a_dtype_for_inference_is_saved_with_the_model_which_can_still_be_trained(architecture, tmp_path, monkeypatch):
-    monkeypatch.setattr(products, "SMALL_WEIGHT", 0)
+    monkeypatch.setattr(products, "NOT_ROUNDED", 0)
     model = restless(architecture)
     expected = fast(model, **padded_inputs(), max_new_tokens=6)
     whole = model.last_decoding.copied_bytes

@@ -15,6 +15,9 @@ _ENGINE_LOCK = threading.Lock()
 SMALL_WEIGHT = 2**18
 """Elements up to which calling oneDNN costs more than its layout saves."""
 
+NOT_ROUNDED = 2**16
+"""Elements up to which a weight stays in float32, since a cache holds it."""
+
 
 def _onednn_ops() -> tuple | None:
     """Return the operators that pack a weight and multiply by it, or `None` where this build of torch lacks them."""
@@ -95,7 +98,7 @@ class Product:
     def for_rows(self, rows: int) -> RowsProduct:
         """Return the function (rows, inputs) -> (rows, outputs); it is right for any number of rows."""
         # rounding states costs more than a small weight saves
-        is_whole = self.dtype == "float32" or self.shape[0] * self.shape[1] <= SMALL_WEIGHT
+        is_whole = self.dtype == "float32" or self.shape[0] * self.shape[1] <= NOT_ROUNDED
         form = choose_form(rows, *self.shape) if is_whole else self.dtype
         if form == "int8":  # one row is faster in the first engine, several in the last
             engines = _int8_engines()
