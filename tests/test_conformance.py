@@ -559,7 +559,7 @@ def test_continuous_batching(attention):
 @pytest.mark.parametrize("choice", [{"shared_layers": True}, {"position_encoding": "alibi"}])
 def test_what_continuous_batching_does_not_serve_is_refused(choice):
     model = tiny_model("decoder-only", **choice)
-    with pytest.raises(ValueError, match="continuous batching serves neither"):
+    with pytest.raises(ValueError, match=r"continuous batching \(generate_batch\) does not serve "):
         model(tokens(1, 5), position_ids=torch.arange(5)[None], cache=object())  # which is no Cache there, too
 
 
