@@ -39,6 +39,9 @@ CELLS = {
     "gated": {"model": {"hidden_act": "silu", "gated_feed_forward": True, "intermediate_size": 20}},
 }
 
+# each update multiplies the weights by a million, so that they overflow after a few
+HOPELESS = {"learning_rate": 1000, "weight_decay": 1000, "max_grad_norm": 0, "warmup_steps": 0}
+
 
 def ablation_values(folder, cells=CELLS, **section):
     """Runs of four updates."""
@@ -478,7 +481,7 @@ def test_a_disk_that_is_full_from_the_start_ends_in_one_sentence(tmp_path, monke
 
 
 def test_a_diverged_cell_is_a_row_that_says_why(tmp_path, capsys):
-    hopeless = {"training.learning_rate": 1e30, "training.max_grad_norm": 0}
+    hopeless = {f"training.{name}": value for name, value in HOPELESS.items()}
     values = ablation_values(tmp_path, {"hopeless": hopeless, **CELLS})
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(values, sort_keys=False))
@@ -500,8 +503,9 @@ def test_a_diverged_cell_is_a_row_that_says_why(tmp_path, capsys):
 
 def test_a_table_without_its_baseline_has_no_differences(tmp_path):
     values = ablation_values(tmp_path)
-    values["training"] |= {"learning_rate": 1e30, "max_grad_norm": 0}
-    values["ablation"]["cells"] = {"sane": {"training.learning_rate": 0.01, "training.max_grad_norm": 1.0}}
+    values["training"] |= HOPELESS
+    sane = {"training.learning_rate": 0.01, "training.weight_decay": 0, "training.max_grad_norm": 1.0}
+    values["ablation"]["cells"] = {"sane": sane}
     table = ablate(values)
     assert [cell["runs"][0]["status"] for cell in table["cells"]] == ["diverged", "finished"]
     assert row(table, "sane")["score"] is not None and row(table, "sane")["score_delta"] is None

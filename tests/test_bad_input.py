@@ -122,6 +122,7 @@ COMMANDS = [
     ("generate -m model -i source.txt --read-ahead 0", "Invalid value for '--read-ahead'"),
     ("generate -m model -i source.txt --revision nonsense", "model is a folder and has no revision nonsense; leave it out, or give a"),
     ("evaluate", "Missing option '--source'"),
+    ("evaluate -m gone --source source.txt --target target.txt", "gone is not a folder here"),
     ("evaluate -m model --source gone.txt --target target.txt", "There"),
     ("evaluate -m model --source source.txt --target gone.txt", "There"),
     ("evaluate -m model --source source.txt --target short.txt", "source.txt has 9 lines but short.txt has 8; line by line they must"),
@@ -237,6 +238,25 @@ COMMANDS = [
 ]
 
 RECIPES = [
+    ("training.lr_scheduler_kwargs=3", "training.lr_scheduler_kwargs='3' must be a mapping of fields to values"),
+    ("training.lr_scheduler_kwargs='{foo: 1}'", "unknown field training.lr_scheduler_kwargs.foo; it has no fields."),
+    ("training.gradient_checkpointing_kwargs=3", "training.gradient_checkpointing_kwargs='3' must be a mapping of fields"),
+    ("training.fsdp_config=3", "training.fsdp_config='3' must be a mapping of fields to values or the path of a JSON file"),
+    ("training.accelerator_config=3", "training.accelerator_config='3' must be a mapping of fields to values or the path"),
+    ("training.optim_args=3", "training.optim_args='3' must be pairs, as in"),
+    ("generation.bad_words_ids=3", "generation.bad_words_ids=3 is of the wrong type: it must be a list or null"),
+    ("generation.suppress_tokens=x", "generation.suppress_tokens='x' is of the wrong type"),
+    ("generation.do_sample=3", "generation.do_sample=3 is of the wrong type: it must be true or false"),
+    ("generation.eos_token_id=x", "generation.eos_token_id='x' is of the wrong type: it must be a whole number"),
+    ("generation.pad_token_id=[1]", "generation.pad_token_id=[1] is of the wrong type"),
+    ("generation.watermarking_config=3", "generation.watermarking_config=3 is of the wrong type: it must be a mapping"),
+    ("generation.return_dict_in_generate=true", "generation.return_dict_in_generate cannot be used in a recipe"),
+    ("generation.num_return_sequences=2", "generation.num_return_sequences cannot be used in a recipe"),
+    ("generation.prompt_lookup_num_tokens=3", "generation.prompt_lookup_num_tokens cannot be used in a recipe"),
+    ("generation.stop_strings=[a]", "generation.stop_strings cannot be used in a recipe"),
+    ("generation.num_beam_groups=2", "generation.num_beam_groups cannot be used in a recipe, as transformers does this by code"),
+    ("generation.guidance_scale=2", "generation.guidance_scale cannot be used in a recipe"),
+    ("model.frobnicate=3", "unknown field model.frobnicate; no field has a name like it."),
     ("nonsense", "'nonsense'"),
     ("=3", "'=3'"),
     ("task=3", "task: '3' is unknown; the choices are causal-lm, masked-lm, seq2seq,"),
@@ -536,6 +556,9 @@ RECIPE_FILES = [
 ]
 
 DAMAGED = [
+    ("generate -m damaged -i source.txt", "config.json", {"frobnicate": 3}, "unknown field 'frobnicate'; the configuration was saved by newer or other code: update vanilla_transformer"),
+    ("explain damaged", "config.json", {"frobnicate": 3}, "unknown field 'frobnicate'; the configuration was saved by newer or other code"),
+    ("train recipe.yaml start_from=damaged", "config.json", {"frobnicate": 3}, "unknown field 'frobnicate'; the configuration was saved by newer or other code"),
     ("generate -m damaged -i source.txt", "config.json", "3", "config.json of damaged is damaged, as it holds a number and not an"),
     ("explain damaged", "config.json", "[]", "config.json of damaged is damaged, as it holds a list and not an object"),
     ("generate -m damaged -i source.txt", "config.json", "[]", "config.json of damaged is damaged, as it holds a list and not an object"),

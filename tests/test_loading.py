@@ -506,7 +506,7 @@ def test_what_cannot_be_split_is_read_as_a_whole_with_a_warning(short, tmp_path)
     model = tiny_model("decoder-only", vocab_size=280)
     said.clear()
     list(Translator(model, tokenizer).translate(["red dog. blue sun."], max_new_tokens=2, report=said.append))
-    assert len(said) == 1 and "read as a whole" in said[0] and "shorten what is gone on with" in said[0]
+    assert len(said) == 1 and "read as a whole" in said[0] and "shorten what it continues" in said[0]
 
 
 # Tokenizers ----------------------------------------------------------------------------------------------------------

@@ -435,7 +435,7 @@ def test_tensorboard_gets_every_loss_and_score(tmp_path):
             ["generation.num_beams=1", "generation.length_penalty=0.6"],
             "generation: `length_penalty`: `num_beams` is set to 1",
         ),
-        (["generation.num_beams=2", "generation.num_return_sequences=3"], "num_return_sequences"),
+        (["generation.output_scores=true"], "generation: `output_scores`"),
     ],
 )
 def test_generation_that_no_model_can_be_saved_with_is_refused_before_training(tmp_path, overrides, sentence):

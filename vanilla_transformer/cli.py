@@ -360,9 +360,12 @@ def evaluate(
 
     check_device(device)
     check_generation_options(generate_options)
-    sources, references, options = read_parallel(source, target, options, _say)
+    notes: list[str] = []  # said when the model is there, too: what is refused ends in one sentence
+    sources, references, options = read_parallel(source, target, options, notes.append)
     _quiet_libraries()
     translator = Translator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
+    for note in notes:
+        _say(note)
     outputs = [_one_line(best[0].text) for best in translator.translate(sources, report=_say, **generate_options)]
     if output is not None:
         with atomic_file(output) as sink:

@@ -116,7 +116,7 @@ def _canonical_fields(config_class: type[PreTrainedConfig], given: dict[str, Any
                     f"{name!r} is a setting of generation, not of the model; set it on model.generation_config.",
                 )
             known = sorted({field.name for field in fields(config_class)} | set(aliases))
-            hint = _hint(name, known, f"the fields are {', '.join(known)}.")
+            hint = _hint(name, known, "no field has a name like it.")
             raise _refuse(config_class, f"unknown field {name!r}; {hint}")
         target = aliases.get(name, name)
         if target in canonical and canonical[target] != value:

@@ -40,6 +40,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 from transformers.utils.hub import cached_file, resolve_revision
 
+from vanilla_transformer.configuration_vanilla_transformer import ConfigurationError
 from vanilla_transformer.utils.extras import missing
 from vanilla_transformer.utils.names import did_you_mean
 from vanilla_transformer.utils.quiet import quiet
@@ -343,7 +344,7 @@ def friendly_loading_errors(source: Source | str, what: str = "model") -> Iterat
         reason = first_line(error.__cause__ or error)
         raise LoadingError(f"the config.json of {source} is damaged ({reason}); copy it again.") from error
     except Exception as error:  # libraries have an error of another kind for each place in a file
-        if "trust_remote_code" in str(error):
+        if "trust_remote_code" in str(error) and not isinstance(error, ConfigurationError):
             raise RemoteCodeError(
                 f"{source} can be loaded only with code of its own, which is not run unasked"
             ) from error

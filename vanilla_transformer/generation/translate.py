@@ -214,7 +214,7 @@ class Translator:
                 "the outputs joined."
             )
         if beyond:
-            remedy = "" if self.model.config.is_encoder_decoder else "; shorten what is gone on with"
+            remedy = "" if self.model.config.is_encoder_decoder else "; shorten what it continues"
             report(
                 f"warning: {_lines(beyond)} read as a whole with more than the {limit} tokens that the model was trained "
                 f"with, so the output may leave much out{remedy}."

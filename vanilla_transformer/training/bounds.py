@@ -139,6 +139,9 @@ RECIPE: dict[str, Bound] = {
     "early_stopping.patience": _COUNT,
     "early_stopping.threshold": Bound(0, math.inf),
     "stop_on.updates": _COUNT,
+    "adapter.r": Bound(1, 100_000),
+    "adapter.alpha": Bound(0, 1_000_000),
+    "adapter.dropout": _PART,
 }
 """Of the recipe's own fields."""
 

@@ -50,6 +50,8 @@ def shown(value: Any) -> str:
 def suggest(name: str, choices: Iterable[str]) -> str:
     """Return the end of a sentence about a name that is none of the choices: the nearest, or all where they are few."""
     choices = sorted(choices)
+    if not choices:
+        return "it has no fields."
     few = len(choices) <= MOST_CHOICES
     otherwise = f"the choices are {', '.join(choices)}." if few else "no field has a name like it."
     return did_you_mean(name, choices, otherwise=otherwise)

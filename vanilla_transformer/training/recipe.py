@@ -14,13 +14,14 @@ Every field can be overridden by `name=value` on the command line, with dots bet
 """
 
 import dataclasses
+import json
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from sacrebleu.metrics import BLEU
@@ -42,6 +43,7 @@ from vanilla_transformer.training.fields import (
     coerce_fields,
     override_fields,
     read_values,
+    shown,
     suggest,
     typed,
 )
@@ -251,6 +253,34 @@ _TOKENIZER_OF_ALL = ("vocab_size", "min_frequency", "lowercase", "split_digits",
 
 # settings of generation that this package adds to transformers', with their defaults
 _OWN_GENERATION_FIELDS = {"max_length_over_source": 50, "length_penalty_form": "power"}
+
+# settings of generation without a default to tell their type by
+_GENERATION_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("pad_token_id", "bos_token_id", "forced_bos_token_id"), int),
+    **dict.fromkeys(("eos_token_id", "forced_eos_token_id", "decoder_start_token_id"), int | list),
+    **dict.fromkeys(("bad_words_ids", "force_words_ids", "suppress_tokens", "begin_suppress_tokens"), list),
+    **dict.fromkeys(("renormalize_logits", "token_healing", "disable_compile"), bool),
+    **dict.fromkeys(("cache_config", "watermarking_config"), dict),
+    "exponential_decay_length_penalty": list,
+    "sequence_bias": dict | list,
+    "stop_strings": str | list,
+}
+
+# settings of generation with which a run that scores what it writes would end at its first evaluation, and why
+_GENERATION_REFUSED: dict[str, str] = {
+    **dict.fromkeys(("num_return_sequences", "return_dict_in_generate"), "evaluations score one text for each source"),
+    **dict.fromkeys(
+        ("prompt_lookup_num_tokens", "assistant_early_exit", "is_assistant", "use_mtp", "speculation_type"),
+        "evaluations generate in batches, and transformers speculates about one text at a time",
+    ),
+    **dict.fromkeys(
+        ("num_beam_groups", "diversity_penalty", "penalty_alpha", "dola_layers", "constraints", "force_words_ids"),
+        "transformers does this by code from the Hub, which is not run unasked",
+    ),
+    "stop_strings": "evaluations end texts by eos_token_id",
+    "guidance_scale": "it needs a negative prompt for each text",
+}
+_GENERATION_WITHOUT_EFFECT = {"num_return_sequences": 1, "num_beam_groups": 1, "guidance_scale": 1}
 
 # fields of the model that may differ from those of the model to start from
 _FREE_AT_START = {
@@ -562,11 +592,18 @@ class Recipe:
             )
         if self.training.get("hub_strategy", "end") != "end":
             raise RecipeError("training.hub_strategy must be end: a run is pushed when it is finished; leave it out.")
+        hints = get_type_hints(task.arguments_class)
         for name, value in self.training.items():
             if value is False and name.endswith("_strategy"):
                 self.training[name] = value = "no"  # which is what other readers of YAML take it for
+            hint = hints[name]
             if name != "learning_rate" or noam_factor(value) is None:
-                typed(value, get_type_hints(task.arguments_class)[name], f"training.{name}")
+                typed(value, hint, f"training.{name}")
+            if isinstance(value, str) and dict in [get_origin(option) or option for option in get_args(hint)]:
+                _check_mapping_text(name, value)
+        options = self.training.get("optim_args")
+        if options is not None and not re.fullmatch(r"[^=,]+=[^=,]+(,[^=,]+=[^=,]+)*", options):
+            raise RecipeError(f"training.optim_args={shown(options)} must be pairs, as in 'name=value,other=value'.")
         self._check_schedule()
         best = self._best_score
         if best not in task.scores:
@@ -606,10 +643,17 @@ class Recipe:
             form = self.generation["length_penalty_form"]
             raise RecipeError(f"generation.length_penalty_form={form!r} must be 'power' or 'gnmt'.")
         check_known(self.generation, {*GenerationConfig().to_dict(), *own}, "generation")
+        for name, reason in _GENERATION_REFUSED.items() if "bleu" in task.scores else ():
+            value = self.generation.get(name)
+            if value not in (None, False) and value != _GENERATION_WITHOUT_EFFECT.get(name):
+                raise RecipeError(f"generation.{name} cannot be used in a recipe, as {reason}; leave it out.")
         # transformers has no types for these, but defaults
         for name, default in {**GenerationConfig._get_default_generation_params(), **own}.items():
-            if name in self.generation and type(default) in (int, float):
+            if name in self.generation and type(default) in (bool, int, float) and name != "early_stopping":
                 typed(self.generation[name], type(default) | None, f"generation.{name}")
+        for name, hint in _GENERATION_TYPES.items():
+            if name in self.generation:
+                typed(self.generation[name], hint | None, f"generation.{name}")
         try:  # as it will be checked whenever the model is saved
             GenerationConfig(**{n: v for n, v in self.generation.items() if n not in own}).validate(strict=True)
         except ValueError as error:
@@ -849,6 +893,24 @@ def _model_types() -> dict[str, Any]:
     }
     aliases = {alias: types.get(name) for alias, name in VanillaTransformerConfig.attribute_map.items()}
     return {**types, **aliases, "preset": str, "attn_implementation": str}
+
+
+def _check_mapping_text(name: str, value: str) -> None:
+    """Refuse text in place of a mapping that transformers would not read as one: JSON, or for some fields a JSON file.
+
+    Raises:
+        RecipeError: naming the field.
+    """
+    from_file = name in ("accelerator_config", "fsdp_config", "deepspeed")
+    if from_file and os.path.isfile(value):
+        return
+    try:
+        if isinstance(json.loads(value), dict):
+            return
+    except (ValueError, RecursionError):
+        pass
+    what = " or the path of a JSON file" if from_file else ""
+    raise RecipeError(f"training.{name}={shown(value)} must be a mapping of fields to values{what}.")
 
 
 _DATA_TYPES = {**get_type_hints(TextData), **get_type_hints(ParallelData)}
