@@ -176,6 +176,8 @@ COMMANDS = [
     ("push folder me/x", "folder"),
     ("push source.txt me/x", "source.txt"),
     ("push model 'me/ x'", "model was not pushed to me/ x: Repo id must use alphanumeric chars,"),
+    ("push model a/b/c --dry-run", "Repo id must be in the form 'repo_name'"),
+    ("push model ../x --dry-run", "Repo id must"),
     ("push model a/b/c", "model was not pushed to a/b/c: Repo id must be in the form 'repo_name'"),
     ("inspect", "Missing argument 'source'"),
     ("inspect -m model red -o a.foo", "a.foo: no picture is written as .foo"),

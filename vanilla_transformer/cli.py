@@ -510,6 +510,9 @@ def push(
 
     files, others = model_files(folder), files_left_out(folder)
     if dry_run:
+        from huggingface_hub.utils import validate_repo_id
+
+        validate_repo_id(repo_id)
         sizes = {name: path.stat().st_size for name, path in files.items()}
         for name, size in sizes.items():
             typer.echo(f"{size:>15,}  {name}")

@@ -134,12 +134,6 @@ class AdapterSection:
             return
         if start_from is None:
             raise RecipeError("adapter goes into a model that is trained already; name it by start_from.")
-        for name, least in (("r", 1), ("alpha", 0)):
-            value = getattr(self, name)
-            if value is not None and not least <= value < float("inf"):
-                raise RecipeError(f"adapter.{name}={value} must be a number of at least {least}.")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise RecipeError(f"adapter.dropout={self.dropout} must be at least 0 and below 1.")
         for name in ("target_modules", "modules_to_save"):
             value = getattr(self, name)
             if isinstance(value, list) and not (value and all(isinstance(module, str) for module in value)):
