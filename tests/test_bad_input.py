@@ -558,6 +558,8 @@ RECIPE_FILES = [
 ]
 
 DAMAGED = [
+    ("generate -m damaged -i source.txt", "generation_config.json", {"num_beams": 10**9}, "generation_config.json of damaged is damaged: num_beams=1000000000 must be at most 1000"),
+    ("generate -m damaged -i source.txt", "tokenizer_config.json", {"model_max_length": "x"}, "tokenizer_config.json of damaged is damaged: model_max_length='x' must be a number"),
     ("generate -m damaged -i source.txt", "config.json", {"frobnicate": 3}, "unknown field 'frobnicate'; the configuration was saved by newer or other code: update vanilla_transformer"),
     ("explain damaged", "config.json", {"frobnicate": 3}, "unknown field 'frobnicate'; the configuration was saved by newer or other code"),
     ("train recipe.yaml start_from=damaged", "config.json", {"frobnicate": 3}, "unknown field 'frobnicate'; the configuration was saved by newer or other code"),

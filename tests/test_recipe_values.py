@@ -304,9 +304,6 @@ def test_every_number_of_a_recipe_has_bounds():
     }
     numbers = {name for name, hint in {**sections, **own}.items() if hint and is_number(hint)}
     checked_by_themselves = {
-        "adapter.alpha",
-        "adapter.dropout",
-        "adapter.r",
         "averaging.ema",
         "card.grams_co2_per_kwh",
         "card.watts",

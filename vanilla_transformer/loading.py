@@ -468,6 +468,8 @@ def check_config(values: Mapping[str, Any], source: Source, *, trust_remote_code
 
 _WHOLE = {"num_beams": 1, "num_return_sequences": 1, "max_length": 0, "max_new_tokens": 1, "min_length": 0}
 _WHOLE |= {"min_new_tokens": 0, "top_k": 0, "no_repeat_ngram_size": 0, "num_beam_groups": 1}
+_MOST_BEAMS = 1000
+_BEAMS = ("num_beams", "num_return_sequences", "num_beam_groups")
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id")
 _NUMBERS = ("length_penalty", "temperature", "top_p", "typical_p", "repetition_penalty", "diversity_penalty")
 _SWITCHES = ("do_sample", "use_cache", "renormalize_logits")
@@ -495,6 +497,8 @@ def check_generation_config(source: Source | str | os.PathLike) -> None:
             continue
         if name in _WHOLE and not (whole and value >= _WHOLE[name]):
             refuse(name, f"a whole number from {_WHOLE[name]} on")
+        if name in _BEAMS and value > _MOST_BEAMS:
+            refuse(name, f"at most {_MOST_BEAMS}, as each takes memory")
         if name == "max_length_over_source" and not whole:
             refuse(name, "a whole number")
         if name in _TOKENS:
@@ -661,6 +665,12 @@ def load_tokenizer(
     if source.folder is None and all(source.file(prefix + name) is None for name in TOKENIZER_FILES):
         raise _missing(source, FileNotFoundError(f"there is no tokenizer in {place}"))
     settings = source.read_json(f"{prefix}tokenizer_config.json") or {}
+    longest = settings.get("model_max_length")
+    if longest is not None and (isinstance(longest, bool) or not isinstance(longest, int | float) or longest < 1):
+        raise LoadingError(
+            f"the tokenizer_config.json of {place} is damaged: model_max_length={longest!r:.60} must be a number of at least 1; "
+            "correct it, or leave it out."
+        )
     own_code = _own_code(settings, place)
     for name in ("special_tokens_map.json", "added_tokens.json", "tokenizer.json"):
         values = source.read_json(prefix + name)
