@@ -247,7 +247,8 @@ def save(
             for path in old:
                 delete_dir(path)
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if accelerator.is_main_process:  # the others are through before it has moved the folder
+            shutil.rmtree(unfinished, ignore_errors=True)
     accelerator.wait_for_everyone()
 
 

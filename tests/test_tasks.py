@@ -17,8 +17,8 @@ from runs import ROOT, reversed_words, run, run_on_two, weights
 from tiny import tiny_model
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens, load_texts
 from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
-from vanilla_transformer.training.fields import override_fields
-from vanilla_transformer.training.recipe import Recipe, RecipeError
+from vanilla_transformer.training.fields import coerce_fields, override_fields
+from vanilla_transformer.training.recipe import Recipe, RecipeError, field_type
 from vanilla_transformer.training.run import run_recipe
 from vanilla_transformer.training.tasks import TASKS
 from vanilla_transformer.training.tasks.classification import chunk_scores, encoded_words, first_pieces
@@ -90,7 +90,8 @@ def recipe(folder, task, times=1, **more):
         "averaging": {"last": 2},
     }
     values["data"]["test"] = {"unseen": data["unseen"]}
-    return override_fields(values, more.pop("overrides", ())) | more
+    # plain values, which can be written as JSON
+    return coerce_fields(override_fields(values, more.pop("overrides", ())), field_type) | more
 
 
 # Rows ----------------------------------------------------------------------------------------------------------------

@@ -534,6 +534,7 @@ def test_the_folder_of_a_run_holds_everything(finished):
         "sequences_vanilla_transformer.py",
         "tokenizer.json",
         "tokenizer_config.json",
+        "train.log",
         "trainer_state.json",
     }
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")

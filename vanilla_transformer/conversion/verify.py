@@ -143,7 +143,13 @@ def _write(model: PreTrainedModel, prompt: dict[str, torch.Tensor], beams: int, 
         tokens: torch.Tensor = model.generate(**prompt, num_beams=beams, do_sample=False, max_new_tokens=new_tokens)
     finally:
         model.generation_config = settings
-    return tokens
+    written = tokens[:, 1:] if model.config.is_encoder_decoder else tokens[:, prompt["input_ids"].shape[1] :]
+    ends = torch.tensor([-1] if settings.eos_token_id is None else settings.eos_token_id, device=written.device).view(
+        -1
+    )
+    has_ended = torch.isin(written, ends).long().cumsum(1) - torch.isin(written, ends).long() > 0
+    # what stands behind the end is padding for some classes, and the end token again for others
+    return written.masked_fill(has_ended, -1)
 
 
 def _compare_forward(

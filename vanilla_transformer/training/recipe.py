@@ -542,7 +542,9 @@ class Recipe:
         """Refuse a model that this machine cannot hold, before it is built."""
         section = self.tokenizer
         trained = section.path is None and self.start_from is None and section.kind != "characters"
-        parameters = self.config(**({"vocab_size": section.vocab_size} if trained else {})).num_parameters()
+        # as its tokenizer will have them, and not as a published preset has
+        special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": None}
+        parameters = self.config(**({"vocab_size": section.vocab_size, **special} if trained else {})).num_parameters()
         accelerated = torch.accelerator.is_available()
         needed, memory = parameters * (4 if accelerated else 8), machine_memory()
         if needed > memory:
