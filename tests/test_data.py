@@ -28,6 +28,7 @@ from vanilla_transformer.data import (
 from vanilla_transformer.data.preparation import TokenizerTexts
 from vanilla_transformer.data.repeats import count_repeats
 from vanilla_transformer.data.texts import TextData, load_tagged_tokens, load_texts
+from vanilla_transformer.scoring.files import read_texts
 from vanilla_transformer.tokenization import train_tokenizer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -474,6 +475,14 @@ def test_broken_gzip_files(tmp_path, kind):
     for spec in ({"path": tmp_path / "a.tsv.gz"}, dict.fromkeys(("source", "target"), tmp_path / "a.tsv.gz")):
         with pytest.raises(ValueError, match=r"a\.tsv\.gz cannot be unpacked \(.+\): .* get it again"):
             load_parallel(ParallelData(**spec))
+
+
+def test_gzipped_files_are_known_by_how_they_begin(tmp_path):
+    packed = write(tmp_path / "a.tsv.gz", ["one\teins", "two\tzwei"])
+    plain = packed.rename(tmp_path / "a.tsv")
+    pairs, _ = load_parallel(ParallelData(path=plain))
+    assert list(pairs["target"]) == ["eins", "zwei"]
+    assert read_texts(plain) == ["one\teins", "two\tzwei"]
 
 
 @pytest.mark.parametrize("kind", ["cut short", "empty", "not Parquet", "damaged inside"])

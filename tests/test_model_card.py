@@ -248,6 +248,7 @@ def test_a_card_names_the_repository_it_is_pushed_to(finished):
     pushed = card_of_repository(text, "me/model")
     assert '"."' in text and '"."' not in pushed and '"me/model"' in pushed
     assert "FOLDER" not in pushed and "Replace `" not in pushed
+    assert "adapter:" not in text and ": null" not in text
     assert card_of_repository("# Mine\n", "me/model") == "# Mine\n"
 
 

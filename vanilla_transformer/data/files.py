@@ -194,12 +194,12 @@ def portion_in_words(portion: Sequence[float] | None) -> str:
 
 @contextmanager
 def open_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to read bytes, unpacking one whose name ends in `.gz`.
+    """Open a file to read bytes, unpacking a gzipped one: by the end of its name (`.gz`), or by how it begins.
 
     Raises:
         ValueError: where it cannot be unpacked, or unpacks to far more than texts do.
     """
-    if path.suffix != ".gz":
+    if path.suffix != ".gz" and not _begins_as_gzip(path):
         with path.open("rb") as stream:
             yield stream
         return
@@ -211,6 +211,14 @@ def open_file(path: Path) -> Iterator[IO[bytes]]:
             f"{path} cannot be unpacked ({reason_of(error)}): it is cut short, damaged or not gzipped; get it again, or "
             "take .gz off its name."
         ) from error
+
+
+def _begins_as_gzip(path: Path) -> bool:
+    """Tell whether a file has the first bytes of a gzipped one, which no text has; a pipe is not looked at."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return stream.read(2) == b"\x1f\x8b"
 
 
 class _Unpacked(io.RawIOBase):

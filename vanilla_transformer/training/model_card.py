@@ -49,6 +49,8 @@ def write_model_card(
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"escape": escape_markdown, "line": one_line, "base_name": base_name}
     public = without_nulls(public_values(recipe.to_dict()))
+    if recipe.adapter.kind is None:  # what else the section says has no effect
+        public.pop("adapter", None)
     recipe_yaml = dump_yaml(public, width=100)
     is_adapter = recipe.adapter.kind and not recipe.adapter.merge
     example = str(recipe.start_from) if is_adapter else _example_text(task, metrics)
