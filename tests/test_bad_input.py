@@ -322,7 +322,6 @@ RECIPES = [
     ("model=3", "model=3 is of the wrong type: it must be a mapping of fields to values."),
     ("model.preset=foo", "model: VanillaTransformerConfig: unknown preset 'foo'; the presets are"),
     ("model.preset=3", "model: VanillaTransformerConfig: unknown preset '3'; the presets are"),
-    ("model.preset=gpt2", "model: VanillaTransformerConfig: bos_token_id="),
     ("model.foo=1", "unknown field model.foo; no field has a name like it."),
     ("model.architecture=foo", "model: VanillaTransformerConfig: Field 'architecture' expected one of"),
     ("model.architecture=decoder-only", "task seq2seq needs model.architecture=encoder-decoder, not decoder-only."),
