@@ -403,7 +403,7 @@ def test_an_interrupted_table_goes_on_to_the_same_result(finished, tmp_path, mon
 
 
 def test_a_signal_that_is_lost_in_a_destructor_still_ends_the_table_before_its_next_run(tmp_path, monkeypatch):
-    """Python prints what is raised there and goes on."""
+    """Python prints what is raised there, and continues."""
 
     class Freed:
         def __del__(self):

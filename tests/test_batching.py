@@ -251,7 +251,7 @@ def bounds_row_by_row(costs, max_tokens, max_sentences):
 @pytest.mark.parametrize("count", ["longer", "both"])
 @pytest.mark.parametrize("shape", ["ragged", "all alike", "far apart", "one", "empty sides"])
 def test_batches_are_those_of_the_definition(shape, count):
-    """The very batches of every version before: a run that was begun with one goes on with the next."""
+    """The very batches of every version before: a run that was started with one resumes with the next."""
     draw = np.random.default_rng(0)
     lengths = {
         "ragged": draw.integers(1, 30, (3000, 2)),

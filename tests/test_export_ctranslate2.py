@@ -97,6 +97,22 @@ def test_weights_can_be_quantized(tmp_path, tokenizer, quantization):
     assert sizes[quantization] < 0.75 * sizes["float32"]
 
 
+def test_a_model_in_training_or_half_precision_is_exported_and_stays_as_it_is(tmp_path, tokenizer):
+    model = tiny_model(vocab_size=280, dropout=0.5).to(torch.bfloat16).train()
+    parity = to_ctranslate2(model, tokenizer, tmp_path / "model", texts=["7 </s> cats"])
+    assert parity.same + parity.ties == parity.texts == 29
+    assert model.training and model.dtype == torch.bfloat16
+
+
+def test_a_text_beyond_the_positions_is_named_before_anything_is_written(tmp_path, tokenizer):
+    model = tiny_model(vocab_size=280, position_encoding="learned")
+    with pytest.raises(
+        ExportError, match="^line 2 of the texts has [0-9]+ tokens, more than the model's 64 positions"
+    ):
+        to_ctranslate2(model, tokenizer, tmp_path / "model", texts=["7 cats", "x" * 99])
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_are_the_same_functions(tmp_path, tokenizer, activation):
     model = randomise(tiny_model("encoder-only", vocab_size=280, hidden_act=activation), scale=0.5).eval()

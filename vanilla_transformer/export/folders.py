@@ -1,13 +1,16 @@
 """A model and its tokenizer as a folder of another runtime, compared with `generate()` before the folder appears."""
 
+import copy
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.conversion.convert import load_ours
 from vanilla_transformer.conversion.folders import convert_folder
+from vanilla_transformer.generation.translate import encode_input, longest_source
 from vanilla_transformer.loading import TARGET_TOKENIZER, load_tokenizer, locate
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors
@@ -18,7 +21,7 @@ from .ctranslate2_runtime import CTranslate2Runtime
 from .errors import ExportError
 from .onnx_model import SUFFIXES, write_onnx
 from .onnx_runtime import OnnxRuntime
-from .parity import Parity, Rows, check_parity, random_rows
+from .parity import NEW_TOKENS, Parity, Rows, check_parity, random_rows
 
 __all__ = ["TARGETS", "export_folder", "to_ctranslate2", "to_onnx"]
 
@@ -113,11 +116,13 @@ def to_ctranslate2(
         raise ExportError(f"quantization={quantization!r} is not one of {', '.join(QUANTIZATIONS)}.")
     place = check_output_dir(folder)
     target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
+    model = _at_rest(model)
+    rows = _rows(model, tokenizer, texts)
     tokens = vocabularies(model, tokenizer, target_tokenizer)
     with translate_io_errors(place, "make room and export again"), atomic_dir(place) as temporary, quiet():
         write_ctranslate2(model, tokens, temporary, quantization, target_tokenizer=target_tokenizer)
         runtime = CTranslate2Runtime(temporary, model.config.architecture, tokens, quantization)
-        parity = check_parity(model, runtime, _rows(model, tokenizer, texts))
+        parity = check_parity(model, runtime, rows)
         _save_tokenizers(tokenizer, target_tokenizer, temporary)
         (temporary / "README.md").write_text(_usage(model, place.name), encoding="utf-8")
     return parity
@@ -155,17 +160,39 @@ def to_onnx(
         raise ExportError(f"quantization={quantization!r} is not one of {', '.join(SUFFIXES)}.")
     place = check_output_dir(folder)
     target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
+    model = _at_rest(model)
+    rows = _rows(model, tokenizer, texts)
     with translate_io_errors(place, "make room and export again"), atomic_dir(place) as temporary, quiet():
-        write_onnx(model.eval(), temporary, quantization)
-        parity = check_parity(model, OnnxRuntime(temporary, model, quantization), _rows(model, tokenizer, texts))
+        write_onnx(model, temporary, quantization)
+        parity = check_parity(model, OnnxRuntime(temporary, model, quantization), rows)
         _save_tokenizers(tokenizer, target_tokenizer, temporary)
     return parity
 
 
+def _at_rest(model: VanillaTransformerPreTrainedModel) -> VanillaTransformerPreTrainedModel:
+    """Return the model where it is in float32, on the CPU and without dropout; else a copy that is."""
+    if model.dtype == torch.float32 and model.device.type == "cpu" and not model.training:
+        return model
+    return copy.deepcopy(model).float().cpu().eval()
+
+
 def _rows(model: VanillaTransformerPreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Rows:
-    """Return random rows of tokens, and those of the texts that are not blank."""
-    encoded = [tokenizer(text, verbose=False)["input_ids"] for text in texts if text.strip()]
-    return random_rows(model) + [row for row in encoded if row]
+    """Return random rows of tokens, and those of the texts that are not blank, as `generate` reads them.
+
+    Raises:
+        ExportError: for a text that is longer than the model's table of positions, naming its line.
+    """
+    rows, longest = random_rows(model), longest_source(model.config)
+    is_prompt = model.config.architecture == "decoder-only"
+    longest -= NEW_TOKENS if is_prompt else 0  # which are written behind it
+    for line, text in enumerate(texts, start=1):
+        row = encode_input(tokenizer, text, is_prompt=is_prompt) if text.strip() else []
+        if len(row) > longest:
+            raise ExportError(
+                f"line {line} of the texts has {len(row)} tokens, more than the model's {longest} positions for it."
+            )
+        rows += [row] if row else []
+    return rows
 
 
 def _save_tokenizers(

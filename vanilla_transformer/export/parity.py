@@ -11,6 +11,7 @@ from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerP
 from .errors import ExportError
 
 __all__ = [
+    "NEW_TOKENS",
     "TOLERANCE",
     "Parity",
     "Runtime",
@@ -25,6 +26,9 @@ TOLERANCE = 1e-4
 
 TIE = 1e-3
 """Two next tokens whose log-probabilities differ by less are a tie, which rounding may decide."""
+
+NEW_TOKENS = 32
+"""Written behind each row."""
 
 SAME_SHARE = 0.995
 """Share of the texts for which an exact export writes the same tokens, ties aside."""
@@ -80,7 +84,7 @@ class Parity:
 
 
 def check_parity(
-    model: VanillaTransformerPreTrainedModel, runtime: Runtime, rows: Rows, new_tokens: int = 32
+    model: VanillaTransformerPreTrainedModel, runtime: Runtime, rows: Rows, new_tokens: int = NEW_TOKENS
 ) -> Parity:
     """Measure how far an exported model is from `generate()`.
 
