@@ -18,8 +18,8 @@ from rich.table import Table
 
 from vanilla_transformer.data import TokenBudgetBatchSampler
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerStack
-from vanilla_transformer.training.allocator import keep_freed_memory
-from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.recipes.recipe import Recipe
+from vanilla_transformer.trainer.malloc import keep_freed_memory
 
 
 def main(recipe: Recipe, count: int, rounds: int) -> None:

@@ -27,14 +27,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model, save_model
 from torch.utils.data import DataLoader
 
-from vanilla_transformer.training import RunInterrupted
-from vanilla_transformer.training.checkpoints import update_of
-from vanilla_transformer.training.interruption import Interruption, catch_signals
-from vanilla_transformer.training.processes import agree_on_errors
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.run import training_arguments
-from vanilla_transformer.training.schedules import inverse_sqrt_schedule
-from vanilla_transformer.training.training_state import (
+from vanilla_transformer.errors import RunInterrupted
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
+from vanilla_transformer.runs.run import training_arguments
+from vanilla_transformer.trainer.checkpoints import update_of
+from vanilla_transformer.trainer.interruption import Interruption, catch_signals
+from vanilla_transformer.trainer.processes import agree_on_errors
+from vanilla_transformer.trainer.schedules import inverse_sqrt_schedule
+from vanilla_transformer.trainer.training_state import (
     load_random_state,
     load_training_state,
     save_random_state,

@@ -7,7 +7,7 @@ import re
 import yaml
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-from vanilla_transformer.training.licenses import LICENSES
+from vanilla_transformer.recipes.licenses import LICENSES
 
 NAME_ON_HUB = r"(?:[\w-]+/)?[\w.-]+"
 TASKS = {"text-generation", "text-classification", "token-classification", "fill-mask", "translation", "summarization"}

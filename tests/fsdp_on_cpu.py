@@ -10,7 +10,7 @@ import sys
 from accelerate import DistributedType
 from accelerate.state import AcceleratorState, PartialState
 
-from vanilla_transformer.training import sharding
+from vanilla_transformer.trainer import sharding
 
 ordinary = AcceleratorState.__init__
 

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from runs import equal_weights, recipe_values, save_translator, weights, word_tokenizer
 from tiny import tiny_model
-from vanilla_transformer.training.yaml_text import dump_yaml
+from vanilla_transformer.utils.yaml_text import dump_yaml
 
 SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM}
 
@@ -239,7 +239,7 @@ def main():
     folder, moments, *names = [*sys.argv[1:], "10"][:2] + sys.argv[3:]
     import vanilla_transformer.conversion.folders
     import vanilla_transformer.generation.translate
-    import vanilla_transformer.training.ablation  # noqa: F401
+    import vanilla_transformer.runs.ablation  # noqa: F401
 
     print("| command | signal | moments | ended by it | wrong |\n|---|---|---|---|---|")
     for name, word, tried, ended, wrong in trials(Path(folder), names or COMMANDS, int(moments)):

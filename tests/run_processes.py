@@ -63,8 +63,9 @@ def _run(request):
     import torch
     from transformers import TrainerCallback, TrainerState
 
-    from vanilla_transformer.training import run, trainer
-    from vanilla_transformer.training.recipe import Recipe
+    from vanilla_transformer.recipes.recipe import Recipe
+    from vanilla_transformer.runs import run
+    from vanilla_transformer.trainer import trainer
     from vanilla_transformer.utils import atomic
 
     trace = os.open(Path(request["place"]) / "trace", os.O_WRONLY | os.O_CREAT)
@@ -186,7 +187,7 @@ def _run(request):
 def main():
     import transformers.models.auto.modeling_auto  # noqa: F401
 
-    import vanilla_transformer.training.run  # noqa: F401
+    import vanilla_transformer.runs.run  # noqa: F401
 
     for line in sys.stdin:
         request = json.loads(line)

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import load_file
 
 from tiny import tiny_model
+from vanilla_transformer.recipes.recipe import Recipe
+from vanilla_transformer.runs.run import run_recipe
+from vanilla_transformer.tasks.metrics import GenerationMetrics
 from vanilla_transformer.tokenization import train_tokenizer
-from vanilla_transformer.training.fields import override_fields
-from vanilla_transformer.training.metrics import GenerationMetrics
-from vanilla_transformer.training.recipe import Recipe
-from vanilla_transformer.training.run import run_recipe
-from vanilla_transformer.training.trainer import TokenTrainer
+from vanilla_transformer.trainer.trainer import TokenTrainer
+from vanilla_transformer.utils.schema import override_fields
 
 ROOT = Path(__file__).parent.parent
 

@@ -26,13 +26,13 @@ from runs import (
     weights,
 )
 from vanilla_transformer import cli
-from vanilla_transformer.training import RecipeError, RunInterrupted
-from vanilla_transformer.training import ablation as ablation_module
-from vanilla_transformer.training import run as run_module
-from vanilla_transformer.training.ablation import Ablation, markdown_table, print_table, run_ablation
-from vanilla_transformer.training.fields import override_fields
-from vanilla_transformer.training.recipe import Recipe
-from vanilla_transformer.training.trainer import TokenTrainer
+from vanilla_transformer.errors import RecipeError, RunInterrupted
+from vanilla_transformer.recipes.recipe import Recipe
+from vanilla_transformer.runs import ablation as ablation_module
+from vanilla_transformer.runs import run as run_module
+from vanilla_transformer.runs.ablation import Ablation, markdown_table, print_table, run_ablation
+from vanilla_transformer.trainer.trainer import TokenTrainer
+from vanilla_transformer.utils.schema import override_fields
 
 CELLS = {
     "pre-norm": {"model.norm_position": "pre"},

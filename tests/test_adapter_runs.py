@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 from runs import equal_weights, log_of, power_cut, recipe_values, run, weights
 from test_tasks import BLOCKS
 from test_tasks import recipe as recipe_of_task
-from vanilla_transformer.training import RecipeError
-from vanilla_transformer.training.fields import override_fields
-from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.recipes.recipe import Recipe
+from vanilla_transformer.utils.schema import override_fields
 
 peft = pytest.importorskip("peft")
 

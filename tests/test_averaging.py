@@ -27,12 +27,12 @@ from runs import (
 )
 from tiny import tiny_model
 from vanilla_transformer.cli import main
-from vanilla_transformer.training.averaging import average_weights
-from vanilla_transformer.training.checkpoints import best_checkpoints, find_checkpoints
-from vanilla_transformer.training.fields import override_fields
-from vanilla_transformer.training.moving_average import MovingAverage
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.trainer import TRAINED_WEIGHTS
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
+from vanilla_transformer.runs.averaging import average_weights
+from vanilla_transformer.trainer.checkpoints import best_checkpoints, find_checkpoints
+from vanilla_transformer.trainer.ema import MovingAverage
+from vanilla_transformer.trainer.trainer import TRAINED_WEIGHTS
+from vanilla_transformer.utils.schema import override_fields
 
 # The best checkpoints ------------------------------------------------------------------------------------------------
 

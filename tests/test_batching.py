@@ -17,10 +17,10 @@ from tiny import tiny_model
 from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream, batching
 from vanilla_transformer.data.batching import cut_by_sum, order_by_cost, pair_costs
 from vanilla_transformer.data.streaming import row_lengths
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.tasks.task import PadRows
-from vanilla_transformer.training.token_batches import TokenBudgetMixin
-from vanilla_transformer.training.trainer import TokenTrainer
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
+from vanilla_transformer.tasks.task import PadRows
+from vanilla_transformer.trainer.token_batches import TokenBudgetMixin
+from vanilla_transformer.trainer.trainer import TokenTrainer
 
 
 def rows_of(count, seed=0, longest=12):

@@ -15,8 +15,8 @@ from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
 from vanilla_transformer import VanillaTransformerConfig, cli
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.scoring import METRICS, score_texts
-from vanilla_transformer.training.tasks.seq2seq import Seq2Seq
-from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
+from vanilla_transformer.tasks.seq2seq import Seq2Seq
+from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer
 from vanilla_transformer.utils.errors import report_bug
 
 SOURCES = [source for source, _ in reversed_words(9, 6)]
@@ -351,7 +351,7 @@ def test_a_signal_ends_any_command_with_a_word_and_its_status(tmp_path, monkeypa
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        monkeypatch.setattr("vanilla_transformer.training.averaging.average_checkpoints", signalled)
+        monkeypatch.setattr("vanilla_transformer.runs.averaging.average_checkpoints", signalled)
         with pytest.raises(SystemExit) as ended:
             cli.main(["average", str(tmp_path / "checkpoint-1"), "-o", str(tmp_path / "mean")])
     finally:

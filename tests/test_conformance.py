@@ -674,7 +674,7 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 from transformers.distributed import DistributedConfig
-from vanilla_transformer.training.leaving import leave_in_order
+from vanilla_transformer.utils.shutdown import leave_in_order
 
 folder, architecture, share = sys.argv[1:]
 leave_in_order()

@@ -28,9 +28,9 @@ from vanilla_transformer.conversion.verify import check_equality, measure_equali
 from vanilla_transformer.data.files import existing_file, load_hub
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.hub import model_files
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
+from vanilla_transformer.runs.averaging import average_checkpoints
 from vanilla_transformer.tokenization import train_tokenizer
-from vanilla_transformer.training.averaging import average_checkpoints
-from vanilla_transformer.training.recipe import Recipe, RecipeError
 
 # weights of theirs that no layer reads, so that they do not come back
 UNREAD = {"bart-scaled-untied": {"model.shared.weight"}, "bert-untied": {"cls.predictions.bias"}}

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("babel")
 
 from vanilla_transformer.cli import main
-from vanilla_transformer.training.recipe import RecipeError
+from vanilla_transformer.recipes.recipe import RecipeError
 
 QUICK = (
     "training.max_steps=2",

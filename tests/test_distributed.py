@@ -27,10 +27,11 @@ from runs import files_of_at_most, logged, recipe_values, run_on_two
 from tiny import tiny_model
 from two_processes import LENGTHS, ROWS, VARIANTS, batch_of, numbers
 from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
-from vanilla_transformer.training import RunInterrupted, leaving
-from vanilla_transformer.training.fields import override_fields
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.run import run_recipe
+from vanilla_transformer.errors import RunInterrupted
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
+from vanilla_transformer.runs.run import run_recipe
+from vanilla_transformer.utils import shutdown as leaving
+from vanilla_transformer.utils.schema import override_fields
 
 TESTS = Path(__file__).parent
 SCRIPTS = TESTS.parent / "scripts"
@@ -235,7 +236,7 @@ def test_br36_a_sharded_run_is_that_of_one_process_also_resumed(tmp_path, one_pr
 
 LAZY = """
 import os, torch, torch.distributed as dist
-from vanilla_transformer.training.leaving import leave_in_order
+from vanilla_transformer.utils.shutdown import leave_in_order
 
 leave_in_order()
 dist.init_process_group("gloo")
@@ -292,7 +293,7 @@ def test_fsdp_on_processors_is_refused_before_anything_is_read(tmp_path, monkeyp
 def test_fsdp_that_would_not_save_whole_weights_is_refused():
     from accelerate import FullyShardedDataParallelPlugin
 
-    from vanilla_transformer.training.sharding import check_plugin
+    from vanilla_transformer.trainer.sharding import check_plugin
 
     good = {"fsdp_version": 2, "state_dict_type": "FULL_STATE_DICT"}
     check_plugin(FullyShardedDataParallelPlugin(**good))

@@ -21,8 +21,8 @@ from vanilla_transformer.explanations_vanilla_transformer import (
     own_fields,
 )
 from vanilla_transformer.presets_vanilla_transformer import PRESETS
+from vanilla_transformer.recipes.recipe import Recipe
 from vanilla_transformer.tokenization import train_tokenizer
-from vanilla_transformer.training.recipe import Recipe
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 

@@ -25,10 +25,10 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.configuration_vanilla_transformer import AUTO_MAP
 from vanilla_transformer.hub import PushError, _content, push_folder
 from vanilla_transformer.model_files import companion_files, files_left_out, model_files
-from vanilla_transformer.training.averaging import average_checkpoints
-from vanilla_transformer.training.fields import override_fields
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.run import run_recipe
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
+from vanilla_transformer.runs.averaging import average_checkpoints
+from vanilla_transformer.runs.run import run_recipe
+from vanilla_transformer.utils.schema import override_fields
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vanilla_transformer"
@@ -762,7 +762,7 @@ from transformers import Trainer, TrainingArguments
 from runs import word_tokenizer
 from tiny import tiny_model
 from vanilla_transformer.data.streaming import TokenBudgetStream
-from vanilla_transformer.training.trainer import TokenTrainer
+from vanilla_transformer.trainer.trainer import TokenTrainer
 
 rows = [{"input_ids": [5] * n, "labels": [5] * n} for n in range(4, 12)]
 tokenizer = word_tokenizer()

@@ -12,8 +12,8 @@ import pytest
 from hatchling.build import build_wheel
 from packaging.requirements import Requirement
 
-from vanilla_transformer.training import RecipeError
-from vanilla_transformer.training.adapter import AdapterSection
+from vanilla_transformer.errors import RecipeError
+from vanilla_transformer.trainer.adapter import AdapterSection
 from vanilla_transformer.utils.extras import PACKAGES, missing, needs
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,9 @@ def wheel(tmp_path_factory):
 def test_a_wheel_holds_the_recipes_and_says_that_it_is_typed(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        recipes = {name: archive.read(name) for name in names if name.startswith("vanilla_transformer/recipes/")}
+        recipes = {
+            name: archive.read(name) for name in names if name.startswith("vanilla_transformer/recipes/bundled/")
+        }
     expected = sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))
     assert (
         {Path(name).name: text for name, text in recipes.items()} == {p.name: p.read_bytes() for p in expected} != {}

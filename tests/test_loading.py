@@ -39,8 +39,8 @@ from vanilla_transformer.loading import (
     weight_files,
 )
 from vanilla_transformer.pipelines import TranslationPipeline
+from vanilla_transformer.runs.averaging import average_weights
 from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
-from vanilla_transformer.training.averaging import average_weights
 
 SOURCES = [source for source, _ in reversed_words(12, 6)]
 

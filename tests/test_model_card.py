@@ -13,20 +13,20 @@ from huggingface_hub.repocard_data import eval_results_to_model_index, model_ind
 from hub_server import HubServer
 from runs import equal_weights, quiet, recipe_values, run, weights
 from test_tasks import recipe
-from vanilla_transformer.training import model_card
-from vanilla_transformer.training.energy import estimate_energy
-from vanilla_transformer.training.fields import override_fields
-from vanilla_transformer.training.licenses import LICENSES
-from vanilla_transformer.training.public import (
+from vanilla_transformer.recipes.licenses import LICENSES
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
+from vanilla_transformer.runs import model_card
+from vanilla_transformer.runs.emissions import estimate_energy
+from vanilla_transformer.runs.run import run_recipe
+from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.utils.public import (
     base_name,
     card_of_repository,
     escape_markdown,
     public_values,
     without_nulls,
 )
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.run import run_recipe
-from vanilla_transformer.training.tasks import TASKS
+from vanilla_transformer.utils.schema import override_fields
 
 CARDS = sorted((Path(__file__).parents[1] / "model_cards").glob("*.md"))
 SECTIONS = ["For whom", "Use", "Scores", "Data", "Training", "Limits", "Environmental cost", "Licence"]
@@ -379,7 +379,7 @@ def test_a_run_is_not_lost_for_want_of_a_card(tmp_path, monkeypatch):
     def broken(*arguments):
         raise ValueError("nobody thought of this")
 
-    monkeypatch.setattr("vanilla_transformer.training.run.write_model_card", broken)
+    monkeypatch.setattr("vanilla_transformer.runs.run.write_model_card", broken)
     said = []
     result = run(recipe_values(tmp_path), [*QUICK, "data.test={}"], say=said.append)
     assert (

@@ -13,11 +13,11 @@ from test_tasks import recipe as recipe_of_task
 from tiny import tiny_model
 from vanilla_transformer.data import TokenBudgetBatchSampler
 from vanilla_transformer.data.packing import PackPairs, PackRows
-from vanilla_transformer.training.checkpoints import find_checkpoints
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.run import run_recipe
-from vanilla_transformer.training.tasks import TASKS
-from vanilla_transformer.training.tasks.task import PadRows
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
+from vanilla_transformer.runs.run import run_recipe
+from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.tasks.task import PadRows
+from vanilla_transformer.trainer.checkpoints import find_checkpoints
 
 
 def some_lengths(count=500, seed=0):

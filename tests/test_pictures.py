@@ -10,7 +10,7 @@ from matplotlib import font_manager
 from matplotlib.figure import Figure
 
 from runs import recipe_values, run
-from vanilla_transformer.training.plots import plot_ablation, plot_curves
+from vanilla_transformer.runs.plots import plot_ablation, plot_curves
 from vanilla_transformer.utils.pictures import fonts_for
 
 LOG = [{"step": 1, "loss": 3.0, "learning_rate": 0.1}, {"step": 2, "eval_loss": 2.0, "eval_bleu": 5.0}]

@@ -11,12 +11,12 @@ from transformers import TrainingArguments
 
 from runs import recipe_values
 from vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.training.fields import override_fields
-from vanilla_transformer.training.presets import PRESETS
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.run import run_recipe, training_arguments
-from vanilla_transformer.training.schedules import inverse_sqrt_schedule, noam_factor
-from vanilla_transformer.training.tasks import TASKS
+from vanilla_transformer.recipes.presets import PRESETS
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
+from vanilla_transformer.runs.run import run_recipe, training_arguments
+from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.trainer.schedules import inverse_sqrt_schedule, noam_factor
+from vanilla_transformer.utils.schema import override_fields
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ from runs import reversed_words, save_translator
 from snippets import WITHOUT_PACKAGE
 from tiny import tiny_model
 from vanilla_transformer import cli
+from vanilla_transformer.recipes.recipe import Recipe
+from vanilla_transformer.runs.ablation import Ablation
 from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
-from vanilla_transformer.training.ablation import Ablation
-from vanilla_transformer.training.fields import override_fields, read_values
-from vanilla_transformer.training.recipe import Recipe
+from vanilla_transformer.utils.schema import override_fields, read_values
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -185,7 +185,7 @@ def test_the_recipes_it_shows_are_some(folder):
 
 
 def test_br47_no_document_names_a_removed_pipeline():
-    template = (ROOT / "vanilla_transformer" / "training" / "model_card_template.md").read_text(encoding="utf-8")
+    template = (ROOT / "vanilla_transformer" / "runs" / "model_card_template.md").read_text(encoding="utf-8")
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "vanilla_transformer").rglob("*.py"))
     for text in (README, *CARDS.values(), template, code):
         named = set(re.findall(r"pipeline\([\"']([a-z0-9-]+)", text))

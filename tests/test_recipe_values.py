@@ -11,9 +11,8 @@ from transformers import AttentionInterface, GenerationConfig, Seq2SeqTrainingAr
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from runs import recipe_values
-from vanilla_transformer.training.bounds import GENERATION, RECIPE, TRAINING, machine_memory
-from vanilla_transformer.training.fields import override_fields, read_values
-from vanilla_transformer.training.recipe import (
+from vanilla_transformer.recipes.bounds import GENERATION, RECIPE, TRAINING, machine_memory
+from vanilla_transformer.recipes.recipe import (
     _CONTRADICTING,
     _SET_ELSEWHERE,
     _WITHOUT_EFFECT,
@@ -21,7 +20,8 @@ from vanilla_transformer.training.recipe import (
     RecipeError,
     field_type,
 )
-from vanilla_transformer.training.yaml_text import PlainScalar, coerce_scalars, dump_yaml, parse_yaml, scalar_types
+from vanilla_transformer.utils.schema import override_fields, read_values
+from vanilla_transformer.utils.yaml_text import PlainScalar, coerce_scalars, dump_yaml, parse_yaml, scalar_types
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from transformers import TrainerState
 
 from runs import recipe_values, run
-from vanilla_transformer.training import run_log
-from vanilla_transformer.training.run_log import Progress, RunLog
+from vanilla_transformer.runs import run_log
+from vanilla_transformer.runs.run_log import Progress, RunLog
 
 
 def stamped(folder):
@@ -59,7 +59,7 @@ def test_a_resumed_run_appends_to_the_log_and_an_error_stands_in_it(tmp_path, mo
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="disk is gone"):
-        patch.setattr("vanilla_transformer.training.run._finish", failing)
+        patch.setattr("vanilla_transformer.runs.run._finish", failing)
         run(values)
     before = stamped(tmp_path / "run")
     assert before[-1] == "OSError: the disk is gone"

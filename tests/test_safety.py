@@ -34,14 +34,14 @@ from runs import (
 from test_tasks import BLOCKS
 from test_tasks import recipe as recipe_of_task
 from vanilla_transformer.cli import main
-from vanilla_transformer.training import DivergedError
-from vanilla_transformer.training import run as run_module
-from vanilla_transformer.training.checkpoints import delete_old_checkpoints, find_checkpoints, processes_of
-from vanilla_transformer.training.divergence import LEAST, ROWS, SKIPPED, DivergenceRule, Update
-from vanilla_transformer.training.recipe import Recipe
-from vanilla_transformer.training.run import RunInterrupted
-from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TokenTrainer
-from vanilla_transformer.training.training_state import load_training_state, save_training_state
+from vanilla_transformer.errors import DivergedError
+from vanilla_transformer.recipes.recipe import Recipe
+from vanilla_transformer.runs import run as run_module
+from vanilla_transformer.runs.run import RunInterrupted
+from vanilla_transformer.trainer.checkpoints import delete_old_checkpoints, find_checkpoints, processes_of
+from vanilla_transformer.trainer.divergence import LEAST, ROWS, SKIPPED, DivergenceRule, Update
+from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer, TokenTrainer
+from vanilla_transformer.trainer.training_state import load_training_state, save_training_state
 from vanilla_transformer.utils.atomic import is_temporary
 
 # Killed and resumed --------------------------------------------------------------------------------------------------
@@ -744,9 +744,9 @@ def test_every_process_stops_and_the_lines_are_those_of_the_one_in_trouble(tmp_p
 import json, math, os, sys
 sys.path[:0] = [{str(ROOT / "tests")!r}, {str(ROOT)!r}]
 from runs import run
-from vanilla_transformer.training import DivergedError
-from vanilla_transformer.training import run as run_module
-from vanilla_transformer.training.trainer import ROWS, TokenTrainer
+from vanilla_transformer.errors import DivergedError
+from vanilla_transformer.runs import run as run_module
+from vanilla_transformer.trainer.trainer import ROWS, TokenTrainer
 made, step, loss_of = [], TokenTrainer.training_step, TokenTrainer.compute_loss
 
 def training_step(self, model, inputs, *args, **kwargs):

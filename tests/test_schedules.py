@@ -8,8 +8,8 @@ import torch
 from transformers import SchedulerType, get_scheduler
 
 from runs import equal_weights, log_of, logged, power_cut, recipe_values, run, weights
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.schedules import (
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
+from vanilla_transformer.trainer.schedules import (
     LONGEST_WARMUP,
     decay_schedule,
     expected_updates,
@@ -17,7 +17,7 @@ from vanilla_transformer.training.schedules import (
     inverse_sqrt_decay_factor,
     inverse_sqrt_factor,
 )
-from vanilla_transformer.training.trainer import TokenTrainer
+from vanilla_transformer.trainer.trainer import TokenTrainer
 
 ENDLESS = ["constant", "constant_with_warmup", "inverse_sqrt"]
 DECAY = ["training.lr_scheduler_type=inverse_sqrt_decay"]
@@ -128,7 +128,7 @@ def test_the_rate_of_a_run_falls_to_zero_with_its_time_and_goes_by_all_of_it(sch
         clock[0] += 1
         return result
 
-    monkeypatch.setattr("vanilla_transformer.training.trainer.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("vanilla_transformer.trainer.trainer.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(TokenTrainer, "training_step", training_step)
     overrides = [f"training.lr_scheduler_type={schedule}", "max_minutes=0.2", "training.num_train_epochs=50"]
     overrides += ["training.gradient_accumulation_steps=1", "data.test={}"]

@@ -13,10 +13,10 @@ from transformers import GenerationConfig, Seq2SeqTrainingArguments
 import vanilla_transformer
 from runs import ROOT, recipe_values
 from vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.recipes.known_fields import known_fields, refuse_mistyped
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
 from vanilla_transformer.registration import MODELS
-from vanilla_transformer.training.known_fields import known_fields, refuse_mistyped
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.tasks import TASKS
+from vanilla_transformer.tasks import TASKS
 
 PROGRAM = """
 import io, json, sys

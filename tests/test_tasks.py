@@ -16,13 +16,13 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, 
 from runs import ROOT, reversed_words, run, run_on_two, weights
 from tiny import tiny_model
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens, load_texts
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError, field_type
+from vanilla_transformer.runs.run import run_recipe
+from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.tasks.classification import chunk_scores, encoded_words, first_pieces
+from vanilla_transformer.tasks.language_modeling import IGNORED, MaskedRows, NextTokenRows
 from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
-from vanilla_transformer.training.fields import coerce_fields, override_fields
-from vanilla_transformer.training.recipe import Recipe, RecipeError, field_type
-from vanilla_transformer.training.run import run_recipe
-from vanilla_transformer.training.tasks import TASKS
-from vanilla_transformer.training.tasks.classification import chunk_scores, encoded_words, first_pieces
-from vanilla_transformer.training.tasks.language_modeling import IGNORED, MaskedRows, NextTokenRows
+from vanilla_transformer.utils.schema import coerce_fields, override_fields
 
 ANIMALS = {"dog", "cat"}
 

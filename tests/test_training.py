@@ -31,17 +31,17 @@ from runs import (
 )
 from tiny import tiny_model
 from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
+from vanilla_transformer.runs import run as run_module
+from vanilla_transformer.runs.averaging import average_checkpoints, average_weights
+from vanilla_transformer.runs.run import run_recipe
 from vanilla_transformer.scoring import score_texts
-from vanilla_transformer.training import run as run_module
-from vanilla_transformer.training.averaging import average_checkpoints, average_weights
-from vanilla_transformer.training.checkpoints import find_checkpoints
-from vanilla_transformer.training.fields import override_fields
-from vanilla_transformer.training.metrics import GenerationMetrics, decode_ids
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.run import run_recipe
-from vanilla_transformer.training.schedules import inverse_sqrt_factor, inverse_sqrt_schedule, noam_peak
-from vanilla_transformer.training.tasks import TASKS
-from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
+from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.tasks.metrics import GenerationMetrics, decode_ids
+from vanilla_transformer.trainer.checkpoints import find_checkpoints
+from vanilla_transformer.trainer.schedules import inverse_sqrt_factor, inverse_sqrt_schedule, noam_peak
+from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer
+from vanilla_transformer.utils.schema import override_fields
 
 RECIPES = [
     path for path in sorted((ROOT / "scripts" / "recipes").glob("*.yaml")) if "\nablation:" not in path.read_text()
@@ -434,7 +434,7 @@ def test_an_average_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch)
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vanilla_transformer.training.averaging.save_file", full)
+    monkeypatch.setattr("vanilla_transformer.errors.averaging.save_file", full)
     with pytest.raises(OSError, match="No space left"):
         average_checkpoints(folders, tmp_path / "averaged")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -626,7 +626,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 folder, sources = sys.argv[1], json.loads(sys.argv[2])
 model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 ids = model.generate(**tokenizer(sources, return_tensors="pt", padding=True)).tolist()
-assert not [name for name in sys.modules if name.startswith("vanilla_transformer.training")]
+assert not [name for name in sys.modules if name.startswith("vanilla_transformer.errors")]
 print(json.dumps(ids))
 """
     command = [sys.executable, "-c", program, str(result.folder), json.dumps(sources)]

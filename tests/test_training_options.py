@@ -13,11 +13,11 @@ from torch._dynamo.utils import counters
 
 from runs import equal_weights, every_update, logged, power_cut, recipe_values, run, scripted, weights
 from test_tasks import recipe as recipe_of_task
-from vanilla_transformer.training import run as run_module
-from vanilla_transformer.training.checkpoints import find_checkpoints
-from vanilla_transformer.training.fields import override_fields
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer, TokenTrainer
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
+from vanilla_transformer.runs import run as run_module
+from vanilla_transformer.trainer.checkpoints import find_checkpoints
+from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer, TokenTrainer
+from vanilla_transformer.utils.schema import override_fields
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader
 
 from tiny import tiny_model, tokens
 from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
-from vanilla_transformer.training.leaving import leave_in_order
-from vanilla_transformer.training.sharding import embeddings_in_root_group, gather_model, without_tied_copies
+from vanilla_transformer.trainer.sharding import embeddings_in_root_group, gather_model, without_tied_copies
+from vanilla_transformer.utils.shutdown import leave_in_order
 
 VARIANTS = ("paper", "untied", "separate", "gated-rmsnorm-pre")
 LENGTHS = [(n % 9 + 1, n % 7 + 1) for n in range(101)]

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from vanilla_transformer.training import DivergedError, RunInterrupted
+from vanilla_transformer.errors import DivergedError, RunInterrupted
 from vanilla_transformer.utils.atomic import (
     atomic_file,
     atomic_files,
@@ -109,13 +109,13 @@ def train(
 ) -> None:
     """Train what a recipe describes, score it, and leave a folder that anyone can load."""
     _check_names(recipe, overrides or [])
-    from vanilla_transformer.training.recipe import Recipe
+    from vanilla_transformer.recipes.recipe import Recipe
 
     loaded = Recipe.load(recipe, overrides or [])
     if task and loaded.task not in task:
         raise ValueError(f"{recipe} is a recipe for {loaded.task}, not for {' or '.join(task)}.")
     _quiet_libraries()
-    from vanilla_transformer.training.run import run_recipe
+    from vanilla_transformer.runs.run import run_recipe
 
     run_recipe(loaded, resume=resume, overwrite=overwrite, say=_say)
 
@@ -131,7 +131,7 @@ def ablate(
 ) -> None:
     """Train a recipe and variants of it on the same data for as long, and print what each choice is worth."""
     _check_names(recipe, overrides or [])
-    from vanilla_transformer.training.ablation import Ablation, print_table, run_ablation
+    from vanilla_transformer.runs.ablation import Ablation, print_table, run_ablation
 
     loaded = Ablation.load(recipe, overrides or [])
     _quiet_libraries()
@@ -148,7 +148,7 @@ def recipe_command(
     fields: Annotated[bool, typer.Option("--fields", help="Every field, its default and its meaning.")] = False,
 ) -> None:
     """Print a recipe to begin with: vanilla-transformer recipe NAME > my.yaml"""
-    from vanilla_transformer.training.recipe_files import describe_fields, recipe_text, recipes
+    from vanilla_transformer.recipes.bundled_recipes import describe_fields, recipe_text, recipes
 
     if (name is not None) + show_list + fields != 1:
         raise ValueError("name a recipe, or give --list or --fields.")
@@ -401,8 +401,8 @@ def average(
     ] = None,
 ) -> None:
     """Average the weights of checkpoints of one run (section 6.1)."""
-    from vanilla_transformer.training.averaging import average_checkpoints
-    from vanilla_transformer.training.checkpoints import best_checkpoints_of_run, find_checkpoints
+    from vanilla_transformer.runs.averaging import average_checkpoints
+    from vanilla_transformer.trainer.checkpoints import best_checkpoints_of_run, find_checkpoints
 
     if last is not None and best is not None:
         raise ValueError("--last and --best choose different checkpoints of a run; give one of them.")
@@ -655,8 +655,8 @@ def demo(
     overrides: Annotated[list[str] | None, typer.Argument(help="Recipe fields to override, name=value.")] = None,
 ) -> None:
     """Train a translator of written dates, amounts and durations in a few minutes, with data that needs no download."""
-    from vanilla_transformer.training.fields import override_fields
-    from vanilla_transformer.training.known_fields import refuse_mistyped
+    from vanilla_transformer.recipes.known_fields import refuse_mistyped
+    from vanilla_transformer.utils.schema import override_fields
 
     check_output_dir(output, empty=False)
     refuse_mistyped(override_fields({}, overrides or []))
@@ -668,8 +668,8 @@ def demo(
 
 def _check_names(recipe: Path, overrides: list[str]) -> None:
     """Refuse a file that is no recipe, and mistyped fields, before what trains is imported."""
-    from vanilla_transformer.training.fields import override_fields, read_values
-    from vanilla_transformer.training.known_fields import refuse_mistyped
+    from vanilla_transformer.recipes.known_fields import refuse_mistyped
+    from vanilla_transformer.utils.schema import override_fields, read_values
 
     refuse_mistyped(override_fields(read_values(recipe), overrides))
 

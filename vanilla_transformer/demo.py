@@ -15,10 +15,10 @@ from rich.table import Table
 from vanilla_transformer.data.written_forms import written_form_splits
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.inspection.attention import attention_maps, plot_attention
-from vanilla_transformer.training.fields import override_fields
-from vanilla_transformer.training.recipe import Recipe, RecipeError
-from vanilla_transformer.training.run import run_recipe, spare
+from vanilla_transformer.recipes.recipe import Recipe, RecipeError
+from vanilla_transformer.runs.run import run_recipe, spare
 from vanilla_transformer.utils.atomic import atomic_file
+from vanilla_transformer.utils.schema import override_fields
 
 __all__ = ["run_demo"]
 

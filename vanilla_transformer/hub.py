@@ -13,9 +13,9 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import parse_ratelimit_headers
 
 from vanilla_transformer.model_files import model_files
-from vanilla_transformer.training.public import card_of_repository, public_values
-from vanilla_transformer.training.yaml_text import coerce_scalars, dump_yaml, parse_yaml
 from vanilla_transformer.utils.errors import hide_tokens
+from vanilla_transformer.utils.public import card_of_repository, public_values
+from vanilla_transformer.utils.yaml_text import coerce_scalars, dump_yaml, parse_yaml
 
 __all__ = ["PushError", "ensure_repository", "model_files", "push_folder"]
 

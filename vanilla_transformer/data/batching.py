@@ -14,7 +14,7 @@ In a loop of your own, with accelerate (which deals out the batches to its proce
         for batch in loader: ...
 
 `accelerate.skip_first_batches(loader, n)` goes on after n batches of an epoch. In a `Trainer` of your own,
-`vanilla_transformer.training.token_batches.TokenBudgetMixin` does all of it. For text that does not fit in memory or has
+`vanilla_transformer.trainer.token_batches.TokenBudgetMixin` does all of it. For text that does not fit in memory or has
 no known end there is `vanilla_transformer.data.streaming.TokenBudgetStream`.
 """
 

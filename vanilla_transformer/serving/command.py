@@ -12,8 +12,8 @@ from typing import Any
 
 import uvicorn
 
-from vanilla_transformer.training.fields import read_values
-from vanilla_transformer.training.yaml_text import coerce_scalars
+from vanilla_transformer.utils.schema import read_values
+from vanilla_transformer.utils.yaml_text import coerce_scalars
 
 from .app import Server, create_app
 from .models import load

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from vanilla_transformer.training import RecipeError
-from vanilla_transformer.training.fields import suggest
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.utils.extras import missing
+from vanilla_transformer.utils.schema import suggest
 
 __all__ = [
     "ADAPTER_FILES",

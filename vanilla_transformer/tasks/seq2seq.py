@@ -24,15 +24,15 @@ from vanilla_transformer.data.sources import ParallelData, load_parallel
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.loading import TARGET_TOKENIZER, has_target_tokenizer
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
+from vanilla_transformer.recipes.presets import PAPER
 from vanilla_transformer.scoring import score_texts
+from vanilla_transformer.tasks.metrics import GenerationMetrics
+from vanilla_transformer.tasks.task import TRAINING_DEFAULTS, Example, Part, ScoreColumn, Task, load_tokenizer
 from vanilla_transformer.tokenization import train_tokenizer
-from vanilla_transformer.training.metrics import GenerationMetrics
-from vanilla_transformer.training.presets import PAPER
-from vanilla_transformer.training.public import escape_markdown
-from vanilla_transformer.training.tasks.task import TRAINING_DEFAULTS, Example, Part, ScoreColumn, Task, load_tokenizer
-from vanilla_transformer.training.trainer import Seq2SeqTokenTrainer
+from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer
 from vanilla_transformer.utils.bars import shows_bars
 from vanilla_transformer.utils.languages import language_name
+from vanilla_transformer.utils.public import escape_markdown
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -11,9 +11,9 @@ from tqdm.auto import tqdm
 from transformers import TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
-from vanilla_transformer.training.callbacks import EarlyStop
-from vanilla_transformer.training.schedules import expected_updates
-from vanilla_transformer.training.trainer import TokenTrainer
+from vanilla_transformer.trainer.callbacks import EarlyStop
+from vanilla_transformer.trainer.schedules import expected_updates
+from vanilla_transformer.trainer.trainer import TokenTrainer
 from vanilla_transformer.utils.bars import shows_bars
 
 __all__ = ["LOG", "Progress", "RunLog"]

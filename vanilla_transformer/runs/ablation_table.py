@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER
-from vanilla_transformer.training.public import escape_markdown
+from vanilla_transformer.trainer.checkpoints import LOWER_IS_BETTER
+from vanilla_transformer.utils.public import escape_markdown
 
 __all__ = ["COMPARED", "in_words", "markdown_table", "print_table"]
 

@@ -10,13 +10,13 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData, load_texts
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerForCausalLM,
     VanillaTransformerForMaskedLM,
 )
-from vanilla_transformer.training import RecipeError
-from vanilla_transformer.training.tasks.task import Example, Part, RowsOfTokens, ScoreColumn, TextTask
+from vanilla_transformer.tasks.task import Example, Part, RowsOfTokens, ScoreColumn, TextTask
 
 if TYPE_CHECKING:
     from datasets import Dataset

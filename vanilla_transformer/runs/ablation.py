@@ -32,14 +32,11 @@ from typing import Any
 
 import torch
 
-from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
-from vanilla_transformer.training.ablation_table import COMPARED, in_words, markdown_table, print_table
-from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER, STATE, find_checkpoints
-from vanilla_transformer.training.fields import build_section, coerce_fields, override_fields, read_values, set_field
-from vanilla_transformer.training.interruption import Interruption, catch_signals
-from vanilla_transformer.training.plots import plot_ablation
-from vanilla_transformer.training.recipe import Recipe, field_type
-from vanilla_transformer.training.run import (
+from vanilla_transformer.errors import DivergedError, RecipeError, RunInterrupted
+from vanilla_transformer.recipes.recipe import Recipe, field_type
+from vanilla_transformer.runs.ablation_table import COMPARED, in_words, markdown_table, print_table
+from vanilla_transformer.runs.plots import plot_ablation
+from vanilla_transformer.runs.run import (
     DIVERGED,
     METRICS,
     RECIPE,
@@ -49,12 +46,15 @@ from vanilla_transformer.training.run import (
     spare,
     training_arguments,
 )
-from vanilla_transformer.training.tasks import Task
-from vanilla_transformer.training.yaml_text import dump_yaml
+from vanilla_transformer.tasks import Task
+from vanilla_transformer.trainer.checkpoints import LOWER_IS_BETTER, STATE, find_checkpoints
+from vanilla_transformer.trainer.interruption import Interruption, catch_signals
 from vanilla_transformer.utils.atomic import atomic_dir, atomic_files, is_temporary, translate_io_errors
 from vanilla_transformer.utils.bars import library_bars
 from vanilla_transformer.utils.extras import missing
 from vanilla_transformer.utils.locks import LOCK, lock_folder
+from vanilla_transformer.utils.schema import build_section, coerce_fields, override_fields, read_values, set_field
+from vanilla_transformer.utils.yaml_text import dump_yaml
 
 __all__ = ["Ablation", "AblationSection", "Cell", "markdown_table", "print_table", "run_ablation"]
 

@@ -14,7 +14,7 @@ __all__ = ["describe_fields", "recipe_text", "recipes"]
 def recipes() -> dict[str, Traversable]:
     """Return the files of the recipes by their names; in a checkout they are in `scripts/recipes`."""
     package = files("vanilla_transformer")
-    folder = package / "recipes"
+    folder = package / "recipes" / "bundled"
     if not folder.is_dir():
         folder = package / ".." / "scripts" / "recipes"
     found = {file.name.removesuffix(".yaml"): file for file in folder.iterdir() if file.name.endswith(".yaml")}
@@ -37,7 +37,7 @@ def recipe_text(name: str) -> str:
 def describe_fields() -> list[tuple[str, str, str]]:
     """Return all fields of a recipe: name, default and meaning, read from the classes that have them."""
     from vanilla_transformer import VanillaTransformerConfig
-    from vanilla_transformer.training.recipe import Recipe
+    from vanilla_transformer.recipes.recipe import Recipe
 
     rows: list[tuple[str, str, str]] = []
     meanings = _meanings(Recipe)

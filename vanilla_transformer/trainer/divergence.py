@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 
-from vanilla_transformer.training import DivergedError
-from vanilla_transformer.training.checkpoints import find_checkpoints, update_of
+from vanilla_transformer.errors import DivergedError
+from vanilla_transformer.trainer.checkpoints import find_checkpoints, update_of
 
 __all__ = ["ROWS", "DivergenceMonitor", "DivergenceRule", "NumberedCollator", "NumberedRows", "Update"]
 

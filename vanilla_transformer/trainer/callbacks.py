@@ -5,8 +5,8 @@ from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from vanilla_transformer.training.schedules import DECAY, LONGEST_WARMUP, expected_updates, warmup_in_run
-from vanilla_transformer.training.trainer import TokenTrainer
+from vanilla_transformer.trainer.schedules import DECAY, LONGEST_WARMUP, expected_updates, warmup_in_run
+from vanilla_transformer.trainer.trainer import TokenTrainer
 
 __all__ = ["EarlyStop", "StopOnSignal", "TimeLimit", "WarmupCheck", "describe_warmup"]
 

@@ -17,11 +17,11 @@ from typing import Any
 import jinja2
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, constants
 
-from vanilla_transformer.training.public import base_name, escape_markdown, one_line, public_values, without_nulls
-from vanilla_transformer.training.recipe import Recipe
-from vanilla_transformer.training.tasks import Task
-from vanilla_transformer.training.yaml_text import dump_yaml
+from vanilla_transformer.recipes.recipe import Recipe
+from vanilla_transformer.tasks import Task
+from vanilla_transformer.utils.public import base_name, escape_markdown, one_line, public_values, without_nulls
 from vanilla_transformer.utils.quiet import quiet
+from vanilla_transformer.utils.yaml_text import dump_yaml
 
 __all__ = ["write_model_card"]
 

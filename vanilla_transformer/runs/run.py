@@ -35,10 +35,17 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.trainer_pt_utils import safe_globals
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
+from vanilla_transformer.errors import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.hub import PushError, ensure_repository, push_folder
 from vanilla_transformer.loading import first_line
-from vanilla_transformer.training import DivergedError, RecipeError, RunInterrupted
-from vanilla_transformer.training.adapter import (
+from vanilla_transformer.recipes.recipe import Recipe
+from vanilla_transformer.runs.averaging import average_weights
+from vanilla_transformer.runs.emissions import estimate_energy
+from vanilla_transformer.runs.model_card import write_model_card
+from vanilla_transformer.runs.plots import plot_curves
+from vanilla_transformer.runs.run_log import Progress, RunLog
+from vanilla_transformer.tasks import TASKS, Example, Part, Task
+from vanilla_transformer.trainer.adapter import (
     ADAPTER_FILES,
     ADAPTER_WEIGHTS,
     STANDALONE,
@@ -47,16 +54,14 @@ from vanilla_transformer.training.adapter import (
     save_model,
     set_weights,
 )
-from vanilla_transformer.training.allocator import keep_freed_memory
-from vanilla_transformer.training.averaging import average_weights
-from vanilla_transformer.training.callbacks import (
+from vanilla_transformer.trainer.callbacks import (
     EarlyStop,
     StopOnSignal,
     TimeLimit,
     WarmupCheck,
     describe_warmup,
 )
-from vanilla_transformer.training.checkpoints import (
+from vanilla_transformer.trainer.checkpoints import (
     STATE,
     best_checkpoints,
     checkpoints_to_keep,
@@ -66,26 +71,21 @@ from vanilla_transformer.training.checkpoints import (
     read_state,
     regular_checkpoints,
 )
-from vanilla_transformer.training.costs import count_flops, peak_memory, reset_peak_memory
-from vanilla_transformer.training.divergence import DivergenceRule
-from vanilla_transformer.training.energy import estimate_energy
-from vanilla_transformer.training.interruption import Interruption, catch_signals
-from vanilla_transformer.training.leaving import leave_in_order
-from vanilla_transformer.training.model_card import write_model_card
-from vanilla_transformer.training.plots import plot_curves
-from vanilla_transformer.training.processes import agree_on_errors
-from vanilla_transformer.training.recipe import Recipe
-from vanilla_transformer.training.run_log import Progress, RunLog
-from vanilla_transformer.training.schedules import DECAY, SCHEDULE_OPTIONS, peak_learning_rate
-from vanilla_transformer.training.sharding import check_device, check_plugin, gather_model, is_sharded
-from vanilla_transformer.training.tasks import TASKS, Example, Part, Task
-from vanilla_transformer.training.trainer import TRAINED_WEIGHTS
+from vanilla_transformer.trainer.costs import count_flops, peak_memory, reset_peak_memory
+from vanilla_transformer.trainer.divergence import DivergenceRule
+from vanilla_transformer.trainer.interruption import Interruption, catch_signals
+from vanilla_transformer.trainer.malloc import keep_freed_memory
+from vanilla_transformer.trainer.processes import agree_on_errors
+from vanilla_transformer.trainer.schedules import DECAY, SCHEDULE_OPTIONS, peak_learning_rate
+from vanilla_transformer.trainer.sharding import check_device, check_plugin, gather_model, is_sharded
+from vanilla_transformer.trainer.trainer import TRAINED_WEIGHTS
 from vanilla_transformer.utils.atomic import atomic_files, is_temporary, remove_temporaries, translate_io_errors
 from vanilla_transformer.utils.bars import library_bars
 from vanilla_transformer.utils.errors import is_lost_connection
 from vanilla_transformer.utils.extras import PACKAGES, missing
 from vanilla_transformer.utils.locks import LOCK, lock_folder
 from vanilla_transformer.utils.quiet import quiet
+from vanilla_transformer.utils.shutdown import leave_in_order
 
 __all__ = ["RunResult", "clear_folder", "run_recipe", "short_name", "spare", "training_arguments"]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from vanilla_transformer.training import RecipeError
-from vanilla_transformer.training.yaml_text import DEEPEST, PlainScalar, YAMLProblem, coerce_scalars, parse_yaml
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.utils.names import did_you_mean
+from vanilla_transformer.utils.yaml_text import DEEPEST, PlainScalar, YAMLProblem, coerce_scalars, parse_yaml
 
 __all__ = [
     "build_section",

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from vanilla_transformer.training import RecipeError
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.utils.names import nearest_name
 
 __all__ = ["known_fields", "refuse_mistyped"]
@@ -57,7 +57,7 @@ def known_fields(section: str) -> frozenset[str]:
     """Return the names of the fields of a section, `""` for the recipe itself; none for a section that is not known."""
     library = find_spec("transformers")
     transformers = Path(library.origin).parent if library is not None and library.origin else _PACKAGE
-    recipe = _class_fields(_PACKAGE / "training" / "recipe.py", "Recipe")
+    recipe = _class_fields(_PACKAGE / "recipes" / "recipe.py", "Recipe")
     if section == "":
         return frozenset(recipe) | {"ablation"}
     if section == "model":
@@ -79,7 +79,8 @@ def known_fields(section: str) -> frozenset[str]:
         pairs = _class_fields(_PACKAGE / "data" / "sources.py", "ParallelData")
         return frozenset(pairs) | set(_class_fields(_PACKAGE / "data" / "texts.py", "TextData"))
     kind = recipe.get(section, "").partition(" ")[0]
-    modules = sorted((_PACKAGE / "training").glob("*.py")) if kind.endswith("Section") else []
+    rooms = ("recipes", "trainer", "runs") if kind.endswith("Section") else ()
+    modules = [module for room in rooms for module in sorted((_PACKAGE / room).glob("*.py"))]
     return frozenset(name for module in modules for name in _class_fields(module, kind))
 
 

@@ -32,12 +32,17 @@ from vanilla_transformer.configuration_vanilla_transformer import VanillaTransfo
 from vanilla_transformer.data.batching import COUNTS
 from vanilla_transformer.data.sources import ParallelData
 from vanilla_transformer.data.texts import TextData
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.loading import LoadingError, RemoteCodeError, load_config, locate
-from vanilla_transformer.training import RecipeError
-from vanilla_transformer.training.adapter import AdapterSection
-from vanilla_transformer.training.bounds import GENERATION, RECIPE, TRAINING, check_bounds, machine_memory
-from vanilla_transformer.training.checkpoints import LOWER_IS_BETTER
-from vanilla_transformer.training.fields import (
+from vanilla_transformer.recipes.bounds import GENERATION, RECIPE, TRAINING, check_bounds, machine_memory
+from vanilla_transformer.recipes.licenses import LICENSES, OTHER_LICENSE, nearest_license
+from vanilla_transformer.recipes.presets import PRESETS, RecipePreset
+from vanilla_transformer.tasks import TASKS, Task
+from vanilla_transformer.trainer.adapter import AdapterSection
+from vanilla_transformer.trainer.checkpoints import LOWER_IS_BETTER
+from vanilla_transformer.trainer.schedules import DECAY, SCHEDULE_OPTIONS, noam_factor
+from vanilla_transformer.utils.atomic import atomic_file
+from vanilla_transformer.utils.schema import (
     build_section,
     check_known,
     coerce_fields,
@@ -47,12 +52,7 @@ from vanilla_transformer.training.fields import (
     suggest,
     typed,
 )
-from vanilla_transformer.training.licenses import LICENSES, OTHER_LICENSE, nearest_license
-from vanilla_transformer.training.presets import PRESETS, RecipePreset
-from vanilla_transformer.training.schedules import DECAY, SCHEDULE_OPTIONS, noam_factor
-from vanilla_transformer.training.tasks import TASKS, Task
-from vanilla_transformer.training.yaml_text import dump_yaml
-from vanilla_transformer.utils.atomic import atomic_file
+from vanilla_transformer.utils.yaml_text import dump_yaml
 
 __all__ = [
     "AveragingSection",
@@ -339,10 +339,10 @@ class Recipe:
     """A run. Each section is documented in its own class.
 
     Attributes:
-        task: one of the tasks in `vanilla_transformer.training.tasks`: "seq2seq", "causal-lm", "masked-lm",
+        task: one of the tasks in `vanilla_transformer.tasks`: "seq2seq", "causal-lm", "masked-lm",
             "sequence-classification", "token-classification". It sets the defaults of the sections.
         preset: "paper", "t2t", "fairseq", "fairseq-iwslt" or "transformers": how these train, as defaults of the model,
-            training, averaging and generation sections; see `vanilla_transformer.training.presets`.
+            training, averaging and generation sections; see `vanilla_transformer.recipes.presets`.
         start_from: a folder or Hub id of a model of this package whose weights and tokenizer are where training starts;
             what the task's head has beyond them is new. The model section may then leave out what that model says, and
             may not contradict it.

@@ -22,21 +22,21 @@ from vanilla_transformer.data.preparation import TokenizerTexts
 from vanilla_transformer.data.repeats import count_repeats
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.loading import LoadingError, RemoteCodeError, Source, check_fit, load_model, locate
 from vanilla_transformer.loading import load_tokenizer as read_tokenizer
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.tokenization import train_character_tokenizer, train_tokenizer, train_wordpiece_tokenizer
-from vanilla_transformer.training import RecipeError
-from vanilla_transformer.training.adapter import add_adapter
-from vanilla_transformer.training.public import escape_markdown
-from vanilla_transformer.training.trainer import TokenTrainer
+from vanilla_transformer.trainer.adapter import add_adapter
+from vanilla_transformer.trainer.trainer import TokenTrainer
 from vanilla_transformer.utils.languages import language_name
+from vanilla_transformer.utils.public import escape_markdown
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from vanilla_transformer.training.recipe import Recipe
+    from vanilla_transformer.recipes.recipe import Recipe
 
 __all__ = [
     "TRAINING_DEFAULTS",

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import StateDictType
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from vanilla_transformer.training import RecipeError
+from vanilla_transformer.errors import RecipeError
 
 __all__ = [
     "check_device",

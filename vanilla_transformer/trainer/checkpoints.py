@@ -9,9 +9,9 @@ from typing import Any
 
 from transformers import TrainerState
 
-from vanilla_transformer.training.fields import read_values
-from vanilla_transformer.training.yaml_text import coerce_scalars
 from vanilla_transformer.utils.atomic import delete_dir
+from vanilla_transformer.utils.schema import read_values
+from vanilla_transformer.utils.yaml_text import coerce_scalars
 
 __all__ = [
     "INTERRUPTED",

@@ -31,8 +31,8 @@ from vanilla_transformer.data.streaming import TokenBudgetStream
 from vanilla_transformer.hub import push_folder
 from vanilla_transformer.loading import TARGET_TOKENIZER
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
-from vanilla_transformer.training.adapter import base_model, is_adapted
-from vanilla_transformer.training.checkpoints import (
+from vanilla_transformer.trainer.adapter import base_model, is_adapted
+from vanilla_transformer.trainer.checkpoints import (
     INTERRUPTED,
     PROCESSES,
     STATE,
@@ -40,22 +40,22 @@ from vanilla_transformer.training.checkpoints import (
     delete_old_checkpoints,
     find_checkpoints,
 )
-from vanilla_transformer.training.divergence import (
+from vanilla_transformer.trainer.divergence import (
     ROWS,
     DivergenceMonitor,
     DivergenceRule,
     NumberedCollator,
     NumberedRows,
 )
-from vanilla_transformer.training.interruption import Interruption
-from vanilla_transformer.training.moving_average import MovingAverage
-from vanilla_transformer.training.schedules import (
+from vanilla_transformer.trainer.ema import MovingAverage
+from vanilla_transformer.trainer.interruption import Interruption
+from vanilla_transformer.trainer.schedules import (
     decay_schedule,
     follow_clock,
     inverse_sqrt_schedule,
 )
-from vanilla_transformer.training.sharding import embeddings_in_root_group, without_tied_copies
-from vanilla_transformer.training.token_batches import TokenBudgetMixin
+from vanilla_transformer.trainer.sharding import embeddings_in_root_group, without_tied_copies
+from vanilla_transformer.trainer.token_batches import TokenBudgetMixin
 from vanilla_transformer.utils.atomic import atomic_files, new_temporary_dir, replace_dir, translate_io_errors
 from vanilla_transformer.utils.errors import Terminated
 

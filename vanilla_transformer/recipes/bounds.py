@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vanilla_transformer.training import RecipeError
+from vanilla_transformer.errors import RecipeError
 
 __all__ = ["GENERATION", "RECIPE", "TRAINING", "Bound", "check_bounds", "machine_memory"]
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from accelerate.utils import gather_object
 
-from vanilla_transformer.training import RecipeError
+from vanilla_transformer.errors import RecipeError
 
 __all__ = ["agree_on_errors"]
 

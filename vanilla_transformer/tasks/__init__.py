@@ -1,9 +1,9 @@
 """What a run is for: each task brings its data, tokenizer, model head, batches, scores and words for the card."""
 
-from vanilla_transformer.training.tasks.classification import SequenceClassification, TokenClassification
-from vanilla_transformer.training.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling
-from vanilla_transformer.training.tasks.seq2seq import Seq2Seq
-from vanilla_transformer.training.tasks.task import Example, Part, Task
+from vanilla_transformer.tasks.classification import SequenceClassification, TokenClassification
+from vanilla_transformer.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling
+from vanilla_transformer.tasks.seq2seq import Seq2Seq
+from vanilla_transformer.tasks.task import Example, Part, Task
 
 __all__ = ["TASKS", "Example", "Part", "Task"]
 

@@ -12,14 +12,14 @@ from transformers import EvalPrediction
 from vanilla_transformer.data.preparation import TokenizerTexts
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.loading import load_config
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.training import RecipeError
-from vanilla_transformer.training.tasks.task import Example, Part, RowsOfTokens, ScoreColumn, TextTask
+from vanilla_transformer.tasks.task import Example, Part, RowsOfTokens, ScoreColumn, TextTask
 
 if TYPE_CHECKING:
     from datasets import Dataset

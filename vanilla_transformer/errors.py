@@ -1,4 +1,4 @@
-"""Training: recipe, tasks, run, trainer, schedule, metrics, averaging, curves, model card."""
+"""Errors of training that callers may want to catch by name."""
 
 import signal
 from collections.abc import Sequence

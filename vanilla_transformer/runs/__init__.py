@@ -1,0 +1,1 @@
+"""A run from recipe to finished folder: training, scores, curves, card, averaging and ablations."""
