@@ -135,8 +135,11 @@ def test_backends_that_add_nothing_to_scores_are_refused(positions, attention, m
     # a decoder-only model has nothing to continue where all is padding
     [(a, padding) for a in ARCHITECTURES for padding in (1, 33, "all") if (a, padding) != ("decoder-only", "all")],
 )
-def test_br01_rows_that_see_no_key(architecture, padding, attention, dtype):
-    """A query of left padding sees nothing: it must neither be nan nor spoil others, forward or backward."""
+def test_queries_that_see_no_key_give_finite_logits_and_gradients(architecture, padding, attention, dtype):
+    """A query of left padding sees nothing: it must neither be nan nor spoil others, forward or backward.
+
+    Reported in unslothai/unsloth#9848 and pytorch/pytorch#103749.
+    """
     model = tiny_model(architecture, attn_implementation=attention).to(dtype)
     row = tokens(1, 5)
     width = 5 + (padding if padding != "all" else 0)
@@ -159,8 +162,11 @@ def test_br01_rows_that_see_no_key(architecture, padding, attention, dtype):
 
 
 @pytest.mark.parametrize("architecture", WRITERS)
-def test_br01_padded_targets(architecture):
-    """The same for a decoder whose own input is padded on the left."""
+def test_left_padded_targets_give_finite_logits_and_gradients(architecture):
+    """The same for a decoder whose own input is padded on the left.
+
+    Reported in unslothai/unsloth#9848 and pytorch/pytorch#103749.
+    """
     model = tiny_model(architecture)
     ids, mask = pad_rows([tokens(1, 5)[0], tokens(1, 2)[0]], "left", extra=1)
     side = target_side(model)
@@ -208,8 +214,11 @@ def test_attentions_and_states_are_captured(architecture, norm_position):
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @torch.no_grad()
-def test_br05_masks_of_four_dimensions(attention):
-    """Two texts in a row under a block-diagonal causal mask, as booleans and as numbers; then a step with a cache."""
+def test_four_dimensional_masks_pack_texts_and_work_with_a_cache(attention):
+    """Two texts in a row under a block-diagonal causal mask, as booleans and as numbers; then a step with a cache.
+
+    Reported in huggingface/transformers#29525 and #32195.
+    """
     model = tiny_model("decoder-only", attn_implementation=attention)
     first, second = tokens(1, 4, seed=1), tokens(1, 6, seed=2)
     alone = torch.cat([model(first).logits, model(second).logits], 1)
@@ -233,7 +242,8 @@ def test_br05_masks_of_four_dimensions(attention):
 
 
 @pytest.mark.parametrize("architecture", ["encoder-decoder", "encoder-only"])
-def test_br05_masks_of_four_dimensions_in_encoders(architecture):
+def test_four_dimensional_masks_pack_texts_in_encoders(architecture):
+    """Reported in huggingface/transformers#29525 and #32195."""
     model = tiny_model(architecture)
     first, second = tokens(1, 4, seed=1), tokens(1, 6, seed=2)
     allowed = torch.block_diag(torch.ones(4, 4), torch.ones(6, 6)).bool()[None, None]
@@ -401,7 +411,8 @@ def test_compiled_decoding_with_a_static_cache(architecture, variant):
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("position_encoding", ["sinusoidal", "learned", "alibi", "relative"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_br51_exported_model_is_the_model_at_every_length(architecture, position_encoding, masked):
+def test_exported_model_equals_the_model_at_every_length(architecture, position_encoding, masked):
+    """Reported in huggingface/transformers#29190."""
     model = tiny_model(architecture, position_encoding=position_encoding)
     names = ["input_ids"] + (["attention_mask"] if masked else [])
     if architecture == "encoder-decoder":
@@ -441,8 +452,8 @@ def test_br51_exported_model_is_the_model_at_every_length(architecture, position
 
 
 @pytest.mark.slow
-def test_br51_exported_step_continues_positions():
-    """A past of 5 that comes in as tensors, and goes on at position 5."""
+def test_exported_step_continues_positions():
+    """A past of 5 that comes in as tensors, and goes on at position 5. Reported in huggingface/transformers#29190."""
     model = tiny_model("decoder-only")
     text = tokens(2, 9)
 
@@ -575,8 +586,11 @@ def smoothed_by_hand(logits, labels, epsilon):
 
 
 @pytest.mark.parametrize("peft", [False, True])
-def test_br27_smoothing_of_trainer_shifts_labels(tmp_path, peft):
-    """transformers shifts for classes that it knows by name; ours is among them once the package is imported."""
+def test_label_smoothing_of_trainer_shifts_labels(tmp_path, peft):
+    """transformers shifts for classes that it knows by name; ours is among them once the package is imported.
+
+    Reported in huggingface/transformers#27161 and #17960.
+    """
     model = tiny_model("decoder-only")
     labels = tokens(2, 6)
     labels[0, 4:] = -100

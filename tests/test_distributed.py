@@ -99,7 +99,7 @@ def one_process(tmp_path_factory):
     return run_recipe(Recipe.from_dict(values), say=lambda line: None).folder
 
 
-# Batches and FSDP2 in a plain loop (BR-36) ---------------------------------------------------------------------------
+# Batches and FSDP2 in a plain loop -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,8 @@ def test_two_processes_share_the_batches_of_one(found, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_br36_sharded_training_is_that_of_one_process_and_its_matrix_is_saved_once(found, variant):
+def test_sharded_training_equals_that_of_one_process_and_saves_the_tied_matrix_once(found, variant):
+    """Reported in huggingface/accelerate#4171."""
     folder, processes = found
     model = tiny_model(variant=variant).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -216,7 +217,8 @@ def test_two_processes_are_stopped_by_a_signal_and_one_sentence_ends_both_where_
 
 
 @pytest.mark.slow
-def test_br36_a_sharded_run_is_that_of_one_process_also_resumed(tmp_path, one_process):
+def test_a_sharded_run_equals_that_of_one_process_also_resumed(tmp_path, one_process):
+    """Reported in huggingface/accelerate#4171."""
     values = values_of(tmp_path, gradient_accumulation_steps=1)
     command = (*FSDP, TESTS / "fsdp_on_cpu.py", SCRIPTS / "train_seq2seq.py", written(values))
     launch(*command)

@@ -108,8 +108,11 @@ def test_eager_is_sdpa(architecture, search):
 
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("search", ["greedy", "beams"])
-def test_br03_decoder_prompts_of_different_length(search, cache):
-    """Prompts padded on the left say what each prompt says alone, and their positions follow the mask."""
+def test_decoder_prompts_of_different_length_are_continued_as_each_alone(search, cache):
+    """Prompts padded on the left say what each prompt says alone, and their positions follow the mask.
+
+    Reported in huggingface/transformers#15556.
+    """
     model = restless("encoder-decoder")
     sources = tokens(2, 6)
     prompts = [torch.cat([torch.tensor([BOS]), tokens(1, n, seed=n)[0]]) for n in (1, 4)]
@@ -130,7 +133,8 @@ def test_br03_decoder_prompts_of_different_length(search, cache):
 # ---------------------------------------------------------------------------------------------------------- start token
 
 
-def test_br24_start_token_in_training_and_generation(tmp_path):
+def test_training_and_generation_begin_with_the_same_start_token(tmp_path):
+    """Reported in huggingface/transformers#8218 and #14439."""
     labels = tokens(2, 4)
     for ids, start in (({"decoder_start_token_id": 7, "bos_token_id": 3}, 7), ({"bos_token_id": 3}, 3)):
         model = restless("encoder-decoder", **ids)
@@ -151,7 +155,8 @@ def test_br24_start_token_in_training_and_generation(tmp_path):
 
 @pytest.mark.parametrize("architecture", WRITERS)
 @pytest.mark.parametrize("variant", ["paper", "pre-norm"])
-def test_br19_beams_are_reordered_with_and_without_cache(architecture, variant):
+def test_beams_are_the_same_with_and_without_cache(architecture, variant):
+    """Reported in huggingface/transformers#46612."""
     model = restless(architecture, variant, vocab_size=12)
     ids = tokens(3, 5, vocab_size=12)
     settings = {
@@ -203,7 +208,8 @@ def every_hypothesis(model, ids, steps, normalise):
     ],
 )
 @pytest.mark.parametrize("architecture", WRITERS)
-def test_br19_beams_of_full_width_are_exhaustive_search(architecture, settings, normalise):
+def test_beams_of_full_width_equal_exhaustive_search(architecture, settings, normalise):
+    """Reported in huggingface/transformers#46612."""
     model = restless(architecture, vocab_size=8)
     ids = tokens(1, 4, vocab_size=8)
     with torch.no_grad():
@@ -353,7 +359,8 @@ def test_length_over_source_is_saved_and_can_be_replaced(tmp_path):
 @pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("architecture", WRITERS)
-def test_br12_decoding_up_to_the_limit_of_learned_positions(architecture, cache, num_beams):
+def test_decoding_reaches_the_limit_of_learned_positions_and_no_further(architecture, cache, num_beams):
+    """Reported in facebookresearch/fairseq#119."""
     model = restless(architecture, "learned", max_position_embeddings=16)
     ids = tokens(2, 5)
     settings = {"max_new_tokens": None, "num_beams": num_beams, "suppress_tokens": [EOS, PAD], **CACHES[cache]}
@@ -373,7 +380,8 @@ def test_br12_decoding_up_to_the_limit_of_learned_positions(architecture, cache,
 
 
 @pytest.mark.parametrize("architecture", WRITERS)
-def test_br12_sources_and_prompts_at_the_limit(architecture):
+def test_sources_and_prompts_reach_the_limit_of_learned_positions(architecture):
+    """Reported in facebookresearch/fairseq#119."""
     model = restless(architecture, "learned", max_position_embeddings=16)
     assert generate(model, tokens(2, 16), max_new_tokens=1).shape[0] == 2
     with pytest.raises(ValueError, match="17 tokens.*16 learned positions"):
@@ -381,7 +389,8 @@ def test_br12_sources_and_prompts_at_the_limit(architecture):
 
 
 @pytest.mark.parametrize("architecture", WRITERS)
-def test_br12_default_length_fits_the_table(architecture):
+def test_default_length_fits_the_learned_positions(architecture):
+    """Reported in facebookresearch/fairseq#119."""
     model = restless(architecture, "learned", max_position_embeddings=16)
     assert model.generate(tokens(2, 5), suppress_tokens=[EOS, PAD]).shape == (2, 16)
 
@@ -410,8 +419,11 @@ def fresh_cache(model, kind, source_length):
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 @pytest.mark.parametrize("variant", ["paper", "learned"])
 @pytest.mark.parametrize("architecture", WRITERS)
-def test_br06_cache_chunks_of_any_size(architecture, variant, kind, attention, padded):
-    """12 tokens at once = chunks of 5, 4 and 3, and a later token leaves earlier logits alone."""
+def test_chunks_of_any_size_on_a_cache_equal_one_pass(architecture, variant, kind, attention, padded):
+    """12 tokens at once = chunks of 5, 4 and 3, and a later token leaves earlier logits alone.
+
+    Reported in pytorch/pytorch#108108.
+    """
     model = restless(architecture, variant, attn_implementation=attention)
     inputs = model_inputs(model, length=12, target_length=12)
     side = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
@@ -476,8 +488,11 @@ def test_unequal_depths_size_the_caches():
     [{}, {"num_beams": 3}, {"max_length": 9, "max_new_tokens": None}, {"min_new_tokens": 8, "max_new_tokens": 8}],
 )
 @pytest.mark.parametrize("architecture", WRITERS)
-def test_br21_embeddings_instead_of_ids(architecture, settings):
-    """The model scales embeddings, so plain rows of the table are what is given, and are scaled once."""
+def test_generation_from_embeddings_equals_that_from_ids(architecture, settings):
+    """The model scales embeddings, so plain rows of the table are what is given, and are scaled once.
+
+    Reported in huggingface/transformers#28953 and #32911.
+    """
     model = restless(architecture)
     ids, mask = pad_rows([tokens(1, n, seed=n)[0] for n in (4, 2)], "left")
     embeds = model.get_input_embeddings()(ids)
@@ -493,7 +508,8 @@ def test_br21_embeddings_instead_of_ids(architecture, settings):
 
 @pytest.mark.parametrize("helper", ["prompt lookup", "assistant", "assistant of another depth"])
 @pytest.mark.parametrize("architecture", WRITERS)
-def test_br20_assisted_decoding_is_greedy_decoding(architecture, helper):
+def test_assisted_decoding_equals_greedy_decoding(architecture, helper):
+    """Reported in huggingface/transformers#47361."""
     model = restless(architecture)
     ids = tokens(1, 6)
     ids[0, 3:] = ids[0, :3]  # something to look up

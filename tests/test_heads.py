@@ -153,7 +153,8 @@ def test_loss_over_spans(architecture):
         for architecture in head.served_architectures
     ],
 )
-def test_br29_accumulation_in_trainer(tmp_path, architecture, kind, head):
+def test_accumulation_in_trainer_equals_one_batch(tmp_path, architecture, kind, head):
+    """Reported in huggingface/transformers#47688 and #37766."""
     features = []
     for i, n in enumerate((3, 9, 5, 2)):
         feature = {"input_ids": tokens(1, n, seed=n)[0].tolist(), "attention_mask": [1] * n}

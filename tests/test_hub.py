@@ -106,7 +106,8 @@ def test_the_code_of_a_model_needs_nothing_but_transformers_and_torch():
                     assert module in sys.stdlib_module_names | {"torch", "transformers", "huggingface_hub"}, module
 
 
-def test_br43_a_saved_model_says_where_all_its_classes_are(tmp_path):
+def test_a_saved_model_says_where_all_its_classes_are(tmp_path):
+    """Reported in huggingface/transformers#20813 and #29714."""
     tiny_model("decoder-only").save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())["auto_map"]
     heads = {"AutoConfig": vt.VanillaTransformerConfig}
@@ -126,7 +127,8 @@ def test_a_class_of_somebody_else_stays_registered(tmp_path):
     assert config.auto_map == {**AUTO_MAP, "AutoModel": "mine.MyModel"}
 
 
-def test_br43_every_auto_class_loads_without_the_package_also_when_saved_again_and_again(tmp_path, snippets):
+def test_every_auto_class_loads_without_the_package_also_when_saved_again_and_again(tmp_path, snippets):
+    """Reported in huggingface/transformers#20813 and #29714."""
     heads = {
         "AutoModel": ("encoder-decoder", vt.VanillaTransformerModel),
         "AutoModelForQuestionAnswering": ("encoder-only", vt.VanillaTransformerForQuestionAnswering),
@@ -162,7 +164,8 @@ for auto in {list(heads)}:
         assert torch.equal(answer(again), torch.load(tmp_path / f"{auto}.pt"))
 
 
-def test_br43_every_folder_of_a_run_loads_without_the_package(finished, snippets):
+def test_every_folder_of_a_run_loads_without_the_package(finished, snippets):
+    """Reported in huggingface/transformers#20813 and #29714."""
     folders = [finished, finished.parent / "mean", *finished.glob("checkpoint-*")]
     assert len(folders) > 3
     for folder in folders:
@@ -184,8 +187,11 @@ config.save_pretrained("{finished.parent}/config")
     assert {path.name for path in (finished.parent / "config").iterdir()} == {"config.json", *CODE}
 
 
-def test_br43_a_model_loads_in_an_environment_that_does_not_have_the_package(saved, tmp_path):
-    """Not one in which its import fails, but an environment of its own, with the packages of this one and not this."""
+def test_a_model_loads_in_an_environment_that_does_not_have_the_package(saved, tmp_path):
+    """Not one in which its import fails, but an environment of its own, with the packages of this one and not this.
+
+    Reported in huggingface/transformers#20813 and #29714.
+    """
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False)
     # a folder on the path brings what stands in it, and not what an editable installation links to from there
@@ -217,7 +223,8 @@ tokenizer.save_pretrained({str(tmp_path / "again")!r})
     assert torch.equal(answer(again), torch.load(saved.parent / "answer.pt"))
 
 
-def test_br43_without_package_and_trust_the_refusal_names_the_remedy_and_the_tokenizer_loads(saved, snippets):
+def test_without_package_and_trust_the_refusal_names_the_remedy_and_the_tokenizer_loads(saved, snippets):
+    """Reported in huggingface/transformers#20813 and #29714."""
     said = snippets(
         f"""
         for trust in (None, False):
@@ -234,7 +241,8 @@ def test_br43_without_package_and_trust_the_refusal_names_the_remedy_and_the_tok
     assert "Traceback" not in said
 
 
-def test_br46_with_the_package_its_own_classes_serve_whether_code_is_trusted_or_not(saved):
+def test_with_the_package_its_own_classes_serve_whether_code_is_trusted_or_not(saved):
+    """Reported in huggingface/transformers#25453 and #24760."""
     for _ in range(2):
         importlib.reload(vt)
     wanted = torch.load(saved.parent / "answer.pt")
@@ -245,7 +253,8 @@ def test_br46_with_the_package_its_own_classes_serve_whether_code_is_trusted_or_
         assert torch.equal(answer(model), wanted)
 
 
-def test_br46_code_from_a_folder_and_the_package_live_in_one_process(saved, snippets):
+def test_code_from_a_folder_and_the_package_live_in_one_process(saved, snippets):
+    """Reported in huggingface/transformers#25453 and #24760."""
     snippets(
         f"""{ANSWER}
 folder = {str(saved)!r}

@@ -157,7 +157,8 @@ def test_what_the_recipe_says_of_the_card_stands_in_it(finished):
         assert energy["watts"] == 12 and "taken to draw 12 W\n(which is what Green Algorithms" in text
 
 
-def test_br47_the_lines_of_the_card_run_with_the_package_and_with_trust_in_its_code(finished, snippets):
+def test_the_lines_of_the_card_run_with_the_package_and_with_trust_in_its_code(finished, snippets):
+    """Reported in huggingface/transformers#43256 and #43827."""
     folder, _ = finished
     text = ModelCard.load(folder / "README.md").text
     code = text.partition("```python\n")[2].partition("```")[0]

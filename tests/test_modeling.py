@@ -71,7 +71,8 @@ def test_sinusoids_are_the_formula(width):
 
 
 @pytest.mark.parametrize("width", [5, 7, 8])
-def test_br10_odd_widths_and_paired_frequencies(width):
+def test_sinusoids_of_odd_width_are_finite_and_pair_their_frequencies(width):
+    """Reported in SamLynnEvans/Transformer#7 and #25."""
     encoding = sinusoidal_encoding(torch.arange(64), width).double()
     assert encoding.shape == (64, width) and encoding.isfinite().all()
     sines, cosines = encoding[:, 0 : width - 1 : 2], encoding[:, 1::2]
@@ -81,13 +82,15 @@ def test_br10_odd_widths_and_paired_frequencies(width):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_br10_model_of_odd_width(architecture):
+def test_model_of_odd_width_gives_finite_logits(architecture):
+    """Reported in SamLynnEvans/Transformer#7 and #25."""
     model = tiny_model(architecture, hidden_size=15, num_attention_heads=3)
     assert model(**model_inputs(model)).logits.isfinite().all()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_br08_sinusoids_survive_saving_loading_dtypes_and_init(tmp_path, architecture):
+def test_sinusoids_survive_saving_loading_dtypes_and_init(tmp_path, architecture):
+    """Reported in huggingface/transformers#31387 and #37671."""
     model = tiny_model(architecture)
     inputs = model_inputs(model)
     expected = model(**inputs).logits
@@ -442,7 +445,8 @@ def test_ties_after_init_save_load_and_resize(tmp_path, architecture, ties):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("tie", [True, False])
-def test_br13_resize_reaches_every_place_and_survives_saving(tmp_path, architecture, tie):
+def test_resize_reaches_every_place_and_survives_saving(tmp_path, architecture, tie):
+    """Reported in huggingface/transformers#851 and #2480."""
     model = tiny_model(architecture, tie_word_embeddings=tie)
     inputs = model_inputs(model)
     for request, expected in (({"new_num_tokens": 57}, 57), ({"new_num_tokens": 47}, 47)):
@@ -463,7 +467,8 @@ def test_br13_resize_reaches_every_place_and_survives_saving(tmp_path, architect
 @pytest.mark.parametrize("pad", [0, 1, 42, None])
 @pytest.mark.parametrize(("architecture", "ties"), [(a, t) for a in ARCHITECTURES for t in ("shared", "untied")])
 @pytest.mark.parametrize("scheme", ["paper", "fairseq", "normal"])
-def test_br14_padding_row_is_zero_and_harmless(tmp_path, architecture, ties, pad, scheme):
+def test_padding_row_is_zero_and_harmless(tmp_path, architecture, ties, pad, scheme):
+    """Reported in pytorch/pytorch#6411 and facebookresearch/fairseq#4076."""
     config = tiny_config(architecture, pad_token_id=pad, bos_token_id=3, init_scheme=scheme, **TIES[ties])
     model = LANGUAGE_MODELS[architecture](config)
 
@@ -498,7 +503,8 @@ def test_br14_padding_row_is_zero_and_harmless(tmp_path, architecture, ties, pad
 
 
 @pytest.mark.parametrize(("architecture", "variant"), GRID)
-def test_br17_ties_are_declared_as_transformers_5_wants_them(tmp_path, architecture, variant):
+def test_ties_are_declared_as_transformers_5_wants_them(tmp_path, architecture, variant):
+    """Reported in huggingface/transformers#44861."""
     config = tiny_config(architecture, variant)
     for model_class, auto_class in (
         (vt.VanillaTransformerModel, AutoModel),
@@ -767,8 +773,8 @@ def one_sgd_step(model, features, folder, batch_size, collate=collate_uneven, le
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_br29_accumulation_in_trainer(tmp_path, architecture, smoothing):
-    """One step on 4 uneven rows = one step on 4 times 1 row."""
+def test_accumulation_in_trainer_equals_one_batch(tmp_path, architecture, smoothing):
+    """One step on 4 uneven rows = one step on 4 times 1 row. Reported in huggingface/transformers#47688 and #37766."""
     features = []
     for n in (3, 9, 5, 2):
         row = tokens(1, n, seed=n)[0].tolist()
@@ -783,7 +789,8 @@ def test_br29_accumulation_in_trainer(tmp_path, architecture, smoothing):
 
 
 @pytest.mark.parametrize("place", ["end", "middle", "start", "row"])
-def test_br31_decoder_inputs_from_labels_with_holes(place):
+def test_decoder_inputs_come_from_labels_with_ignored_places(place):
+    """Reported in huggingface/transformers#9417 and #15867."""
     labels = tokens(2, 6)
     holes = {"end": (0, slice(4, 6)), "middle": (0, slice(2, 4)), "start": (0, slice(0, 2)), "row": (0, slice(None))}
     labels[holes[place]] = -100
@@ -796,7 +803,8 @@ def test_br31_decoder_inputs_from_labels_with_holes(place):
     assert model(**labelled(model)[0], labels=labels).loss.isfinite()
 
 
-def test_br31_missing_ids_are_named():
+def test_missing_ids_for_decoder_inputs_are_named():
+    """Reported in huggingface/transformers#9417 and #15867."""
     labels = torch.tensor([[5, -100, 6]])
     with pytest.raises(ValueError, match="pad_token_id"):
         shift_right(labels, 1, None)
@@ -823,7 +831,8 @@ def test_logits_to_keep(architecture):
 @pytest.mark.parametrize("use_reentrant", [True, False])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
-def test_br34_gradient_checkpointing_changes_no_gradient(architecture, use_reentrant, norm_position):
+def test_gradient_checkpointing_changes_no_gradient(architecture, use_reentrant, norm_position):
+    """Reported in huggingface/transformers#21733 and #30320."""
     model = tiny_model(architecture, dropout=0.3, attention_dropout=0.2, norm_position=norm_position).train()
     assert model.config.use_cache
     inputs = model_inputs(model)

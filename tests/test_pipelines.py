@@ -101,7 +101,8 @@ def translator(request, tmp_path):
     return str(tmp_path)
 
 
-def test_br46_registering_again_changes_nothing():
+def test_registering_again_changes_nothing():
+    """Reported in huggingface/transformers#25453 and #24760."""
     before = dict(PIPELINE_REGISTRY.supported_tasks)
     aliases = PIPELINE_REGISTRY.task_aliases
     register()
@@ -123,8 +124,11 @@ def test_a_task_that_somebody_else_has_registered_stays(monkeypatch):
     assert PIPELINE_REGISTRY.supported_tasks["translation"] is theirs
 
 
-def test_br47_transformers_refuses_the_names_without_this_package():
-    """Why the package takes them off `transformers.pipelines.REMOVED_TASKS`, which is asked before the registry."""
+def test_transformers_refuses_the_names_without_this_package():
+    """Why the package takes them off `transformers.pipelines.REMOVED_TASKS`, which is asked before the registry.
+
+    Reported in huggingface/transformers#43256 and #43827.
+    """
     code = (
         "from transformers import pipelines\n"
         "assert {'translation', 'summarization', 'question-answering'} <= pipelines.REMOVED_TASKS.keys()\n"
@@ -392,7 +396,8 @@ def test_separate_target_tokenizers_and_saving(tmp_path, monkeypatch):
     assert asked["trust_remote_code"] is False
 
 
-def test_br47_models_that_do_not_write():
+def test_pipelines_refuse_models_that_do_not_write():
+    """Reported in huggingface/transformers#43256 and #43827."""
     tokenizer = word_tokenizer()
     for architecture in ("encoder-only", "decoder-only"):
         model = tiny_model(architecture, vocab_size=len(tokenizer))
@@ -617,7 +622,8 @@ def test_questions_that_cannot_be_asked():
         ("text-generation", "decoder-only", vt.VanillaTransformerForCausalLM, TEXTS),
     ],
 )
-def test_br47_the_librarys_pipelines_in_batches(task, architecture, head, texts, tmp_path):
+def test_the_librarys_pipelines_work_in_batches(task, architecture, head, texts, tmp_path):
+    """Reported in huggingface/transformers#43256 and #43827."""
     special = {"mask_token": True} if task == "fill-mask" else {}
     tokenizer = train_tokenizer([s for s, _ in reversed_words(100, 0)], 280, **special)
     if task == "text-generation":
@@ -655,7 +661,8 @@ def test_br47_the_librarys_pipelines_in_batches(task, architecture, head, texts,
         ("summarization", "encoder-only", "encoder-decoder"),
     ],
 )
-def test_br47_a_folder_with_another_head_is_refused_clearly(task, architecture, needed, tmp_path):
+def test_a_folder_with_another_head_is_refused_clearly(task, architecture, needed, tmp_path):
+    """Reported in huggingface/transformers#43256 and #43827."""
     tokenizer = word_tokenizer()
     tiny_model(architecture, vocab_size=len(tokenizer)).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
@@ -664,8 +671,11 @@ def test_br47_a_folder_with_another_head_is_refused_clearly(task, architecture, 
         pipeline(task, model=str(tmp_path))
 
 
-def test_br47_a_model_with_another_head_is_named(caplog):
-    """Where transformers' own pipelines get a model and not a folder, they say so and go on."""
+def test_a_model_with_another_head_is_named(caplog):
+    """Where transformers' own pipelines get a model and not a folder, they say so and go on.
+
+    Reported in huggingface/transformers#43256 and #43827.
+    """
     tokenizer = word_tokenizer()
     pipeline("text-classification", model=tiny_model("encoder-only", vocab_size=len(tokenizer)), tokenizer=tokenizer)
     said = caplog.text

@@ -132,7 +132,8 @@ def environment(tmp_path):
 
 
 @pytest.mark.parametrize("block", blocks("python"))
-def test_br47_python_blocks_run(block, folder, environment):
+def test_python_blocks_run(block, folder, environment):
+    """Reported in huggingface/transformers#43256 and #43827."""
     if "from peft" in block:
         pytest.importorskip("peft")
     save_translator(folder / "runs" / "mine")
@@ -184,7 +185,8 @@ def test_the_recipes_it_shows_are_some(folder):
     assert len(table.cells) == 1 + 2 + 4 and table.seeds == [1, 2, 3]
 
 
-def test_br47_no_document_names_a_removed_pipeline():
+def test_no_document_names_a_removed_pipeline():
+    """Reported in huggingface/transformers#43256 and #43827."""
     template = (ROOT / "vanilla_transformer" / "runs" / "model_card_template.md").read_text(encoding="utf-8")
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "vanilla_transformer").rglob("*.py"))
     for text in (README, *CARDS.values(), template, code):
@@ -202,8 +204,11 @@ HEADS = {
 
 
 @pytest.mark.parametrize("name", CARDS)
-def test_br47_python_blocks_of_cards_run(name, tmp_path, monkeypatch):
-    """In the folder of a model of the card's kind, which is also the folder that the card names."""
+def test_python_blocks_of_cards_run(name, tmp_path, monkeypatch):
+    """In the folder of a model of the card's kind, which is also the folder that the card names.
+
+    Reported in huggingface/transformers#43256 and #43827.
+    """
     monkeypatch.chdir(tmp_path)
     task = yaml.safe_load(CARDS[name].split("---")[1])["pipeline_tag"]
     shown = blocks("python", CARDS[name])
@@ -263,8 +268,8 @@ def train(path, *overrides):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CARDS)
-def test_br47_the_command_of_a_card_trains_by_the_recipe_in_the_card(name, tmp_path, monkeypatch):
-    """On a few lines instead of the corpora."""
+def test_the_command_of_a_card_trains_by_the_recipe_in_the_card(name, tmp_path, monkeypatch):
+    """On a few lines instead of the corpora. Reported in huggingface/transformers#43256 and #43827."""
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     (block,) = blocks("bash", CARDS[name])

@@ -25,7 +25,7 @@ _NOUNS = ["dog", "house", "river", "tree", "boy", "Hund", "Häuser", "Fluß", "�
 _VERBS = ["sees", "paints", "finds", "sieht", "findet", "видит", "看见"]
 CORPUS = [f"{a} {v} the {b}, {n}." for n, a in enumerate(_NOUNS) for v in _VERBS for b in _NOUNS]
 
-# Texts that lose something in many a tokenizer. The first six are those of report BR-39.
+# Texts that lose something in many a tokenizer. The first six are those of huggingface/transformers#44915.
 HARD_TEXTS = [
     "a space before , this . that ! and ?",
     " != and ! = ",
@@ -101,7 +101,8 @@ def test_too_small_too_large_and_empty():
 
 
 @pytest.mark.parametrize("text", HARD_TEXTS)
-def test_br39_text_survives_unchanged(tokenizer, reloaded, text):
+def test_hard_text_survives_unchanged(tokenizer, reloaded, text):
+    """Reported in huggingface/transformers#44915 and huggingface/tokenizers#830."""
     for candidate in (tokenizer, reloaded):
         assert decode(candidate, candidate(text).input_ids) == text
         assert candidate.batch_decode([candidate(text).input_ids], skip_special_tokens=True) == [text]
@@ -129,7 +130,8 @@ def test_special_tokens_spelled_out_are_plain_text_where_the_call_says_so(tokeni
 
 @pytest.mark.parametrize("add_bos", [False, True])
 @pytest.mark.parametrize("add_eos", [False, True])
-def test_br38_special_tokens_exactly_once(add_bos, add_eos, tmp_path):
+def test_special_tokens_stand_exactly_once(add_bos, add_eos, tmp_path):
+    """Reported in huggingface/tokenizers#1643 and huggingface/transformers#33998."""
     trained = train_tokenizer(CORPUS, 330, add_bos=add_bos, add_eos=add_eos)
     trained.save_pretrained(tmp_path / "saved")
     loaded = AutoTokenizer.from_pretrained(tmp_path / "saved")

@@ -250,7 +250,7 @@ def test_a_run_goes_on_only_as_it_was_begun(values):
     ]
 
 
-# Schedule (BR-37) ----------------------------------------------------------------------------------------------------
+# Schedule ------------------------------------------------------------------------------------------------------------
 
 
 def rates(scheduler, updates):
@@ -267,7 +267,8 @@ def scheduler(warmup, peak):
     return inverse_sqrt_schedule(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=peak), warmup)
 
 
-def test_br37_the_schedule_is_the_papers_formula_and_the_first_update_is_step_1():
+def test_the_schedule_is_the_papers_formula_and_the_first_update_is_step_1():
+    """Reported in huggingface/transformers#28835 and facebookresearch/fairseq#1341."""
     d_model, warmup = 512, 40
     formula = [d_model**-0.5 * min(step**-0.5, step * warmup**-1.5) for step in range(1, 101)]
     measured = rates(scheduler(warmup, noam_peak(d_model, warmup)), 100)
@@ -276,7 +277,8 @@ def test_br37_the_schedule_is_the_papers_formula_and_the_first_update_is_step_1(
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 4000])
-def test_br37_the_schedule_is_finite_and_peaks_at_the_end_of_warm_up(warmup):
+def test_the_schedule_is_finite_and_peaks_at_the_end_of_warm_up(warmup):
+    """Reported in huggingface/transformers#28835 and facebookresearch/fairseq#1341."""
     end = max(warmup, 1)
     steps = [0, 1, 2, 3, max(warmup - 1, 0), warmup, warmup + 1, 10**9]
     factors = [inverse_sqrt_factor(step, warmup) for step in steps]
@@ -286,13 +288,15 @@ def test_br37_the_schedule_is_finite_and_peaks_at_the_end_of_warm_up(warmup):
     assert all(math.isfinite(rate) and rate > 0 for rate in rates(scheduler(warmup, 0.5), 4))
 
 
-def test_br37_the_peak_without_warm_up_is_refused_in_one_sentence():
+def test_the_peak_without_warm_up_is_refused():
+    """Reported in huggingface/transformers#28835 and facebookresearch/fairseq#1341."""
     with pytest.raises(ValueError, match="warmup_steps of at least 1, not 512 and 0"):
         noam_peak(512, 0)
 
 
 @pytest.mark.parametrize("stop", [3, 6, 15])
-def test_br37_a_saved_schedule_goes_on_where_it_was(stop):
+def test_a_saved_schedule_resumes_where_it_was(stop):
+    """Reported in huggingface/transformers#28835 and facebookresearch/fairseq#1341."""
     unbroken = rates(scheduler(6, 0.5), 20)
     first = scheduler(6, 0.5)
     rates(first, stop)
@@ -302,7 +306,7 @@ def test_br37_a_saved_schedule_goes_on_where_it_was(stop):
     assert rates(second, 20 - stop) == unbroken[stop:]
 
 
-# Metrics (BR-32) -----------------------------------------------------------------------------------------------------
+# Metrics -------------------------------------------------------------------------------------------------------------
 
 
 def padded(rows, value):
@@ -311,7 +315,8 @@ def padded(rows, value):
 
 
 @pytest.mark.parametrize("filler", [-100, 0])
-def test_br32_scores_of_joined_batches_are_those_of_the_texts(filler):
+def test_scores_of_joined_batches_are_those_of_the_texts(filler):
+    """Reported in huggingface/transformers#22693 and #27714."""
     tokenizer = word_tokenizer()
     pairs = reversed_words(11, 3)
     hypotheses = [target if i % 3 else source for i, (source, target) in enumerate(pairs)]
@@ -363,7 +368,8 @@ def evaluation_trainer(folder, pairs, batch_size):
     return trainer, seen, Translator(model, tokenizer)
 
 
-def test_br32_evaluation_in_batches_of_unequal_length_equals_sample_by_sample(tmp_path):
+def test_evaluation_in_batches_of_unequal_length_equals_sample_by_sample(tmp_path):
+    """Reported in huggingface/transformers#22693 and #27714."""
     pairs = reversed_words(11, 4)
     trainer, seen, translator = evaluation_trainer(tmp_path, pairs, batch_size=4)
     settings = trainer.model.generation_config.to_dict()
@@ -583,7 +589,8 @@ def test_the_model_card_is_valid_and_shows_the_scores(finished):
     assert scores["bleu_signature"].replace("|", "\\|") in card.text and "![" in card.text and "{{" not in card.text
 
 
-def test_br16_the_best_checkpoint_is_loaded_with_its_ties(finished):
+def test_the_best_checkpoint_is_loaded_with_its_ties(finished):
+    """Reported in huggingface/transformers#27972 and #29128."""
     folder = finished[0]
     state = json.loads((folder / "trainer_state.json").read_text())
     metrics = json.loads((folder / "metrics.json").read_text())["model"]
@@ -601,7 +608,8 @@ def test_br16_the_best_checkpoint_is_loaded_with_its_ties(finished):
     assert all(torch.equal(saved[name], expected[name]) for name in expected)
 
 
-def test_br16_training_loads_the_best_checkpoint_and_reports_nothing_missing(tmp_path, caplog):
+def test_training_loads_the_best_checkpoint_and_reports_nothing_missing(tmp_path, caplog):
+    """Reported in huggingface/transformers#27972 and #29128."""
     values = recipe_values(tmp_path)
     result = run(values, ["averaging.last=0", "generation.num_beams=1", "training.metric_for_best_model=chrf"])
     best = result.metrics["model"]["best_checkpoint"]
@@ -718,10 +726,11 @@ def test_resuming_where_nothing_is_yet_starts_from_the_first_update(finished, tm
     assert any("no checkpoint yet" in line for line in said)
 
 
-# Tokenizer and model (BR-41) -----------------------------------------------------------------------------------------
+# Tokenizer and model -------------------------------------------------------------------------------------------------
 
 
-def test_br41_a_tokenizer_larger_than_the_vocabulary_is_refused_before_training(finished, tmp_path):
+def test_a_tokenizer_larger_than_the_vocabulary_is_refused_before_training(finished, tmp_path):
+    """Reported in huggingface/transformers#11102 and #12763."""
     values = {**finished[1], "output_dir": str(tmp_path / "run")}
     with pytest.raises(RecipeError, match="the tokenizer has 280 tokens but model.vocab_size is 279"):
         run(values, ["model.vocab_size=279"])
@@ -760,8 +769,11 @@ def test_what_cannot_be_run_is_refused_before_training(finished, tmp_path, overr
 
 
 @pytest.mark.slow
-def test_br32_two_processes_evaluate_like_one_and_agree_on_a_run(tmp_path):
-    """And a run of two processes that is stopped in the middle of an epoch is resumed with the right batches."""
+def test_two_processes_evaluate_like_one_and_agree_on_a_run(tmp_path):
+    """And a run of two processes that is stopped in the middle of an epoch is resumed with the right batches.
+
+    Reported in huggingface/transformers#22693 and #27714.
+    """
     values = recipe_values(tmp_path)
     values["training"] |= {"gradient_accumulation_steps": 1, "save_steps": 5, "eval_steps": 5, "max_steps": 7}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))

@@ -94,7 +94,8 @@ def test_batches_hold_every_row_once_and_stay_within_the_budget(budget):
         assert len(batch) == 1 or longest * len(batch) <= budget
 
 
-def test_br41_a_tokenizer_larger_than_the_model_is_refused_with_both_sizes(folder):
+def test_a_tokenizer_larger_than_the_model_is_refused_with_both_sizes(folder):
+    """Reported in huggingface/transformers#11102 and #12763."""
     tokenizer = word_tokenizer()
     tokenizer.add_tokens(["<one>", "<two>"])
     model = tiny_model(vocab_size=280, target_vocab_size=300)
