@@ -19,13 +19,13 @@ from rich.table import Table
 from vanilla_transformer.data import TokenBudgetBatchSampler
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerStack
 from vanilla_transformer.recipes.recipe import Recipe
-from vanilla_transformer.trainer.malloc import keep_freed_memory
+from vanilla_transformer.trainer.malloc import tune_malloc
 
 
 def main(recipe: Recipe, count: int, rounds: int) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(recipe.seed)
-    keep_freed_memory()
+    tune_malloc()
     task = recipe.new_task()
     part = task.read(["data.train", "data.validation"])["data.train"]
     lengths, rows = task.lengths(part.rows), task.train_data(part.rows)

@@ -688,10 +688,10 @@ import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
 from transformers.distributed import DistributedConfig
-from vanilla_transformer.utils.shutdown import leave_in_order
+from vanilla_transformer.utils.shutdown import tear_down_at_exit
 
 folder, architecture, share = sys.argv[1:]
-leave_in_order()
+tear_down_at_exit()
 dist.init_process_group("gloo")
 auto = {
     "encoder-decoder": AutoModelForSeq2SeqLM, "encoder-only": AutoModelForMaskedLM, "decoder-only": AutoModelForCausalLM

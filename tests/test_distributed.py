@@ -30,7 +30,7 @@ from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
 from vanilla_transformer.errors import RunInterrupted
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
 from vanilla_transformer.runs.run import run_recipe
-from vanilla_transformer.utils import shutdown as leaving
+from vanilla_transformer.utils import shutdown
 from vanilla_transformer.utils.schema import override_fields
 
 TESTS = Path(__file__).parent
@@ -238,9 +238,9 @@ def test_a_sharded_run_equals_that_of_one_process_also_resumed(tmp_path, one_pro
 
 LAZY = """
 import os, torch, torch.distributed as dist
-from vanilla_transformer.utils.shutdown import leave_in_order
+from vanilla_transformer.utils.shutdown import tear_down_at_exit
 
-leave_in_order()
+tear_down_at_exit()
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(10, 10))
 model(torch.ones(2, 10)).sum().backward()
@@ -256,7 +256,7 @@ dist.all_reduce(torch.ones(1000))
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="sets how Linux schedules threads")
 def test_a_process_ends_well_also_where_threads_of_sums_are_late(tmp_path):
-    """These get a processor only where nobody else wants it; without `leave_in_order` the process is then killed."""
+    """These get a processor only where nobody else wants it; without `tear_down_at_exit` the process is then killed."""
     (tmp_path / "lazy.py").write_text(LAZY)
     run_on_two(tmp_path / "lazy.py")
 
@@ -265,19 +265,19 @@ def test_a_process_ends_well_also_where_threads_of_sums_are_late(tmp_path):
 def test_a_process_that_ends_waits_for_threads_that_compute():
     stop, matrix = threading.Event(), torch.ones(2000, 2000)
 
-    def seconds_of_leaving():
+    def seconds_of_teardown():
         begun = time.monotonic()
-        leaving._leave(seconds=0.5)
+        shutdown._tear_down(seconds=0.5)
         return time.monotonic() - begun
 
     def compute():
         while not stop.is_set():
             matrix @ matrix
 
-    rested = seconds_of_leaving()
+    rested = seconds_of_teardown()
     thread = threading.Thread(target=compute)
     thread.start()
-    waited = seconds_of_leaving()
+    waited = seconds_of_teardown()
     stop.set()
     thread.join()
     assert rested < 0.5 <= waited

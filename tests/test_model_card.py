@@ -16,7 +16,7 @@ from test_tasks import recipe
 from vanilla_transformer.recipes.licenses import LICENSES
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
 from vanilla_transformer.runs import model_card
-from vanilla_transformer.runs.emissions import estimate_energy
+from vanilla_transformer.runs.emissions import estimate_emissions
 from vanilla_transformer.runs.run import run_recipe
 from vanilla_transformer.tasks import TASKS
 from vanilla_transformer.utils.public import (
@@ -277,11 +277,11 @@ def test_a_finished_run_gets_another_card_by_resuming(tmp_path, validate):
 
 
 def test_energy_is_time_and_watts_multiplied():
-    given = estimate_energy(90, 4, watts=10, grams_co2_per_kwh=500)
+    given = estimate_emissions(90, 4, watts=10, grams_co2_per_kwh=500)
     assert given["kilowatt_hours"] == 0.06 and given["grams_co2"] == 30 and not given["watts_assumed"]
-    assumed = estimate_energy(60, 2, accelerator=True)
+    assumed = estimate_emissions(60, 2, accelerator=True)
     assert assumed["kilowatt_hours"] == 0.4 and assumed["grams_co2"] is None and assumed["watts_assumed"]
-    assert estimate_energy(60, 1, grams_co2_per_kwh=0)["grams_co2"] == 0
+    assert estimate_emissions(60, 1, grams_co2_per_kwh=0)["grams_co2"] == 0
 
 
 def card_of(tmp_path, overrides=(), test=None, metrics=None, repository=None):
@@ -303,7 +303,7 @@ def card_of(tmp_path, overrides=(), test=None, metrics=None, repository=None):
         },
         "data": dict.fromkeys(("train", "validation", *changed.data.test), report),
         "hardware": {"device": "cpu", "machine": "x86_64", "threads": 2, "torch": "2.13.0"},
-        "energy": estimate_energy(1.5, 4),
+        "energy": estimate_emissions(1.5, 4),
         "model": {"validation": {"best": scores}, "weights": "best", "weights_are": "best checkpoint"},
         "test": {name: dict(scores) for name in changed.data.test},
         "examples": [{"source": "a | b\nc", "reference": "<i>d</i>", "output": "$e$ *f*"}],
@@ -511,5 +511,5 @@ def test_a_recorded_card_is_valid_and_whole(path, validate):
         assert result.dataset_args["sha256"] == rows[result.dataset_name]
     minutes = float(re.search(r"updates in ([0-9.]+) minutes", card.text)[1])
     stated = float(re.search(r"^About ([0-9.e-]+) kWh, estimated and not measured", card.text, flags=re.M)[1])
-    assert stated == float(f"{estimate_energy(minutes, 1)['kilowatt_hours']:.2g}")
+    assert stated == float(f"{estimate_emissions(minutes, 1)['kilowatt_hours']:.2g}")
     assert (path.with_suffix(".png")).is_file() and f"]({path.stem}.png)" in card.text

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from tiny import tiny_model, tokens
 from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream
 from vanilla_transformer.trainer.sharding import embeddings_in_root_group, gather_model, without_tied_copies
-from vanilla_transformer.utils.shutdown import leave_in_order
+from vanilla_transformer.utils.shutdown import tear_down_at_exit
 
 VARIANTS = ("paper", "untied", "separate", "gated-rmsnorm-pre")
 LENGTHS = [(n % 9 + 1, n % 7 + 1) for n in range(101)]
@@ -84,7 +84,7 @@ def main(folder):
         state_dict_type="FULL_STATE_DICT",
         cpu_ram_efficient_loading=False,
     )
-    leave_in_order()
+    tear_down_at_exit()
     accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
     found = dealt(accelerator)
     for variant in VARIANTS:

@@ -9,7 +9,6 @@ Every command, pipeline and script reads them here, so that the same rules hold 
   that names the file and the remedy.
 """
 
-import json
 import math
 import os
 import pickle
@@ -41,6 +40,8 @@ from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 from transformers.utils.hub import cached_file, resolve_revision
 
 from vanilla_transformer.configuration_vanilla_transformer import ConfigurationError
+from vanilla_transformer.utils import json_files
+from vanilla_transformer.utils.errors import first_line
 from vanilla_transformer.utils.extras import missing
 from vanilla_transformer.utils.names import did_you_mean
 from vanilla_transformer.utils.quiet import quiet
@@ -54,7 +55,6 @@ __all__ = [
     "check_device",
     "check_fit",
     "check_generation_config",
-    "first_line",
     "format_shape",
     "friendly_loading_errors",
     "has_target_tokenizer",
@@ -210,7 +210,7 @@ def _nearest_folder(path: str) -> str:
         names = [folder.name for folder in parent.iterdir() if folder.is_dir()]
     except OSError:
         return ""
-    nearest = did_you_mean(Path(path).name, names)
+    nearest = did_you_mean(Path(path).name, names, otherwise="")
     return f" ({nearest.replace(chr(39), chr(39) + str(parent) + os.sep, 1)})" if nearest else ""
 
 
@@ -238,31 +238,7 @@ def read_json_object(path: str | os.PathLike, named: str | None = None) -> dict[
         LoadingError: for a file that is not JSON, or holds something else than an object.
         OSError: for a file that cannot be read.
     """
-    named = named or str(path)
-    try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # of JSON and of UTF-8
-        reason = "nested too deeply" if isinstance(error, RecursionError) else first_line(error)
-        raise LoadingError(f"{named} is damaged, as it is not valid JSON ({reason}); copy it again.") from error
-    if not isinstance(values, dict):
-        raise LoadingError(
-            f"{named} is damaged, as it holds {_json_kind(values)} and not an object of settings; copy it again."
-        )
-    return values
-
-
-def _json_kind(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, list):
-        return "a list"
-    return "a string" if isinstance(value, str) else "a number"
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message without a full stop at its end, or the name of its class."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(".")
+    return json_files.read_json_object(path, named, error=LoadingError)
 
 
 def weight_files(source: Source | str | os.PathLike) -> list[Path]:

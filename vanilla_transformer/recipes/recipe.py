@@ -42,15 +42,15 @@ from vanilla_transformer.trainer.adapter import AdapterSection
 from vanilla_transformer.trainer.checkpoints import LOWER_IS_BETTER
 from vanilla_transformer.trainer.schedules import DECAY, SCHEDULE_OPTIONS, noam_factor
 from vanilla_transformer.utils.atomic import atomic_file
+from vanilla_transformer.utils.names import did_you_mean
 from vanilla_transformer.utils.schema import (
     build_section,
-    check_known,
+    coerce,
     coerce_fields,
     override_fields,
     read_values,
+    reject_unknown,
     shown,
-    suggest,
-    typed,
 )
 from vanilla_transformer.utils.yaml_text import dump_yaml
 
@@ -466,10 +466,10 @@ class Recipe:
             RecipeError: in one sentence.
         """
         if self.task not in TASKS:
-            raise RecipeError(f"task: {self.task!r} is unknown; {suggest(self.task, TASKS)}")
+            raise RecipeError(f"task: {self.task!r} is unknown; {did_you_mean(self.task, TASKS)}")
         task = TASKS[self.task]
         if self.preset is not None and self.preset not in PRESETS:
-            hint = suggest(self.preset, PRESETS)
+            hint = did_you_mean(self.preset, PRESETS)
             if self.preset in VanillaTransformerConfig.presets():
                 hint = "an architecture is named by model.preset."
             raise RecipeError(f"preset: {self.preset!r} is unknown; {hint}")
@@ -480,14 +480,14 @@ class Recipe:
             if name in self.model:
                 raise RecipeError(f"model.{name} follows from the data; leave it out.")
         others = {*VanillaTransformerConfig.attribute_map, "preset", "attn_implementation"}
-        check_known(self.model, config_fields | others, "model")
+        reject_unknown(self.model, config_fields | others, "model")
         self._check_memory(task)
         self._check_attention(task)
         self._check_training(task)
         if self.evaluation.tokenize not in BLEU.TOKENIZERS:
             raise RecipeError(
                 f"evaluation.tokenize={self.evaluation.tokenize!r} is no tokenizer of sacrebleu; "
-                f"{suggest(self.evaluation.tokenize, BLEU.TOKENIZERS)}"
+                f"{did_you_mean(self.evaluation.tokenize, BLEU.TOKENIZERS)}"
             )
         self._check_generation(task)
         for name in ("train", "validation"):
@@ -563,7 +563,7 @@ class Recipe:
         if name not in known:
             raise RecipeError(
                 f"model.attn_implementation={name!r} is not an attention backend that is registered with transformers' "
-                f"AttentionInterface; {suggest(str(name), known)}"
+                f"AttentionInterface; {did_you_mean(str(name), known)}"
             )
         try:
             with torch.device("meta"):
@@ -584,7 +584,7 @@ class Recipe:
                 raise RecipeError(
                     f"training.{name} contradicts how a recipe's run is evaluated, scored and resumed; leave it out."
                 )
-        check_known(
+        reject_unknown(
             self.training, training_fields - set(_SET_ELSEWHERE) - _WITHOUT_EFFECT - _CONTRADICTING, "training"
         )
         if "hub_token" in self.training:
@@ -600,7 +600,7 @@ class Recipe:
                 self.training[name] = value = "no"  # which is what other readers of YAML take it for
             hint = hints[name]
             if name != "learning_rate" or noam_factor(value) is None:
-                typed(value, hint, f"training.{name}")
+                coerce(value, hint, f"training.{name}")
             if isinstance(value, str) and dict in [get_origin(option) or option for option in get_args(hint)]:
                 _check_mapping_text(name, value)
         options = self.training.get("optim_args")
@@ -609,7 +609,9 @@ class Recipe:
         self._check_schedule()
         best = self._best_score
         if best not in task.scores:
-            raise RecipeError(f"training.metric_for_best_model={best!r} is no score; {suggest(best, task.scores)}")
+            raise RecipeError(
+                f"training.metric_for_best_model={best!r} is no score; {did_you_mean(best, task.scores)}"
+            )
         if best != "loss" and self.training.get("predict_with_generate") is False:
             raise RecipeError(
                 f"training.metric_for_best_model={best!r} is of generated text; set it to loss, or leave out "
@@ -626,11 +628,11 @@ class Recipe:
         kind = self.training["lr_scheduler_type"]
         known = [*(str(name.value) for name in SchedulerType), DECAY]
         if kind not in known:
-            raise RecipeError(f"training.lr_scheduler_type={kind!r} is unknown; {suggest(str(kind), known)}")
+            raise RecipeError(f"training.lr_scheduler_type={kind!r} is unknown; {did_you_mean(str(kind), known)}")
         options = self.training.get("lr_scheduler_kwargs") or {}
         if kind not in SCHEDULE_OPTIONS or not isinstance(options, dict):
             return
-        check_known(options, set(SCHEDULE_OPTIONS[kind]), "training.lr_scheduler_kwargs")
+        reject_unknown(options, set(SCHEDULE_OPTIONS[kind]), "training.lr_scheduler_kwargs")
         share = options.get("decay_share", 1)
         if not isinstance(share, (int, float)) or not 0 < share <= 1:
             raise RecipeError(
@@ -644,7 +646,7 @@ class Recipe:
         if self.generation.get("length_penalty_form", "power") not in ("power", "gnmt"):
             form = self.generation["length_penalty_form"]
             raise RecipeError(f"generation.length_penalty_form={form!r} must be 'power' or 'gnmt'.")
-        check_known(self.generation, {*GenerationConfig().to_dict(), *own}, "generation")
+        reject_unknown(self.generation, {*GenerationConfig().to_dict(), *own}, "generation")
         for name, reason in _GENERATION_REFUSED.items() if "bleu" in task.scores else ():
             value = self.generation.get(name)
             if value not in (None, False) and value != _GENERATION_WITHOUT_EFFECT.get(name):
@@ -652,10 +654,10 @@ class Recipe:
         # transformers has no types for these, but defaults
         for name, default in {**GenerationConfig._get_default_generation_params(), **own}.items():
             if name in self.generation and type(default) in (bool, int, float) and name != "early_stopping":
-                typed(self.generation[name], type(default) | None, f"generation.{name}")
+                coerce(self.generation[name], type(default) | None, f"generation.{name}")
         for name, hint in _GENERATION_TYPES.items():
             if name in self.generation:
-                typed(self.generation[name], hint | None, f"generation.{name}")
+                coerce(self.generation[name], hint | None, f"generation.{name}")
         try:  # as it will be checked whenever the model is saved
             GenerationConfig(**{n: v for n, v in self.generation.items() if n not in own}).validate(strict=True)
         except ValueError as error:
@@ -773,7 +775,7 @@ class Recipe:
         """
         part = self.data_parts()[name]
         task = self.new_task()
-        check_known(part, set(task.part_fields), name)
+        reject_unknown(part, set(task.part_fields), name)
         try:
             return task.specification(part)
         except (TypeError, ValueError) as error:

@@ -34,7 +34,7 @@ import torch
 
 from vanilla_transformer.errors import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.recipes.recipe import Recipe, field_type
-from vanilla_transformer.runs.ablation_table import COMPARED, in_words, markdown_table, print_table
+from vanilla_transformer.runs.ablation_table import COMPARED, format_changes, markdown_table, print_table
 from vanilla_transformer.runs.plots import plot_ablation
 from vanilla_transformer.runs.run import (
     DIVERGED,
@@ -50,10 +50,10 @@ from vanilla_transformer.tasks import Task
 from vanilla_transformer.trainer.checkpoints import LOWER_IS_BETTER, STATE, find_checkpoints
 from vanilla_transformer.trainer.interruption import Interruption, catch_signals
 from vanilla_transformer.utils.atomic import atomic_dir, atomic_files, is_temporary, translate_io_errors
-from vanilla_transformer.utils.bars import library_bars
 from vanilla_transformer.utils.extras import missing
 from vanilla_transformer.utils.locks import LOCK, lock_folder
-from vanilla_transformer.utils.schema import build_section, coerce_fields, override_fields, read_values, set_field
+from vanilla_transformer.utils.quiet import library_bars
+from vanilla_transformer.utils.schema import build_section, coerce_fields, override_fields, read_values, set_by_path
 from vanilla_transformer.utils.yaml_text import dump_yaml
 
 __all__ = ["Ablation", "AblationSection", "Cell", "markdown_table", "print_table", "run_ablation"]
@@ -177,7 +177,7 @@ class Ablation:
             other = next((earlier for earlier, same in known[:number] if same == identity), None)
             if other == BASELINE:
                 raise RecipeError(
-                    f"ablation cell {name!r} is the baseline over again: {in_words(cells[number].changes)} is what the "
+                    f"ablation cell {name!r} is the baseline over again: {format_changes(cells[number].changes)} is what the "
                     "recipe has; leave it out."
                 )
             if other is not None:
@@ -291,15 +291,15 @@ def _recipe(plain: dict[str, Any], name: str, changes: dict[str, Any], seed: int
     first = values.get("seed", Recipe.seed)
     try:
         for key, value in changes.items():
-            set_field(values, key, copy.deepcopy(value))
+            set_by_path(values, key, copy.deepcopy(value))
         folder = Path(values["output_dir"])
         # without a number for the recipe's own seed, so that others can be added to a table that is there
         values["output_dir"] = str(folder / (name if seed == first else f"{name}-seed-{seed}"))
         values["seed"] = seed
-        set_field(values, "card.title", f"{values.get('card', {}).get('title') or folder.name}: {name}")
+        set_by_path(values, "card.title", f"{values.get('card', {}).get('title') or folder.name}: {name}")
         own = any(key.startswith("tokenizer") for key in changes) or values.get("start_from") is not None
         if not own and (values.get("tokenizer") or {}).get("path") is None:
-            set_field(values, "tokenizer.path", str(folder / TOKENIZER))
+            set_by_path(values, "tokenizer.path", str(folder / TOKENIZER))
         return Recipe.from_dict(values)
     except RecipeError as error:
         raise RecipeError(f"ablation cell {name!r}: {error}") from error
@@ -404,7 +404,7 @@ def _run_all(
     number = len(ablation.cells) * len(ablation.seeds)
     for position, (cell, seed) in enumerate(ablation.runs(), start=1):
         interruption.check()
-        what = in_words(cell.changes) or "the recipe as it is"
+        what = format_changes(cell.changes) or "the recipe as it is"
         say(f"run {position} of {number}: {cell.name}, seed {seed} ({what})")
         results[cell.name, seed] = _run(cell.recipes[seed], resume, say)
         table = _table(ablation, task, results, parameters, earlier)

@@ -11,7 +11,7 @@ from rich.text import Text
 from vanilla_transformer.trainer.checkpoints import LOWER_IS_BETTER
 from vanilla_transformer.utils.public import escape_markdown
 
-__all__ = ["COMPARED", "in_words", "markdown_table", "print_table"]
+__all__ = ["COMPARED", "format_changes", "markdown_table", "print_table"]
 
 COMPARED = ("validation_loss", "score")
 """What is also given as a difference to the baseline."""
@@ -19,8 +19,8 @@ COMPARED = ("validation_loss", "score")
 _MEASURED = ("updates", "minutes", "tokens/s", "MFLOPs/token", "memory (MB)")
 
 
-def in_words(changes: Mapping[str, Any]) -> str:
-    """The changes of a cell as name=value, the values as YAML has them."""
+def format_changes(changes: Mapping[str, Any]) -> str:
+    """Return the changes of a cell as name=value, the values as YAML has them."""
     return ", ".join(
         f"{name}={json.dumps(value) if isinstance(value, bool) else value}" for name, value in changes.items()
     )
@@ -62,7 +62,7 @@ def _texts(table: dict[str, Any]) -> list[list[str]]:
         rows.append(
             [
                 row["name"],
-                in_words(row["changes"]) or "–",
+                format_changes(row["changes"]) or "–",
                 "–" if row["parameters"] is None else f"{row['parameters']:,}",
                 written(row, "updates", ",.0f"),
                 written(row, "minutes", ".1f"),
@@ -158,6 +158,6 @@ def print_table(table: dict[str, Any], console: Console | None = None) -> None:
     for row in rows:
         shown.add_row(*(Text(row[number]) for number in kept))
     console.print(shown)
-    differences = [f"{row['name']}: {in_words(row['changes'])}" for row in table["cells"][1:]] if narrow else []
+    differences = [f"{row['name']}: {format_changes(row['changes'])}" for row in table["cells"][1:]] if narrow else []
     for note in [*differences, *_notes(table)]:
         console.print(note, highlight=False, soft_wrap=True, markup=False)

@@ -1,4 +1,4 @@
-"""What a run has cost in energy: an estimate, with all that it assumes.
+"""The energy and emissions of a run: an estimate, with all that it assumes.
 
 Nothing here is measured. Counters of energy are out of reach in containers and virtual machines, and count what else runs
 on the machine; packages that offer a figure there estimate it, too.
@@ -6,14 +6,14 @@ on the machine; packages that offer a figure there estimate it, too.
 
 from typing import Any
 
-__all__ = ["WATTS", "estimate_energy"]
+__all__ = ["WATTS", "estimate_emissions"]
 
 WATTS = {"core": 12.0, "accelerator": 200.0}
 """Of a processor whose kind is not known, as Green Algorithms takes it (Lannelongue et al. 2021, arXiv:2007.07610; its
 tables `TDP_cpu` and `TDP_gpu`, line "Any")."""
 
 
-def estimate_energy(
+def estimate_emissions(
     minutes: float,
     processors: int,
     *,
@@ -21,7 +21,7 @@ def estimate_energy(
     watts: float | None = None,
     grams_co2_per_kwh: float | None = None,
 ) -> dict[str, Any]:
-    """Time, processors and watts multiplied; memory, cooling and whatever else the machine did are left out.
+    """Return time, processors and watts multiplied; memory, cooling and whatever else the machine did are left out.
 
     Args:
         minutes: of training.

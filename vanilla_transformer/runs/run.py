@@ -37,10 +37,9 @@ from transformers.trainer_pt_utils import safe_globals
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.errors import DivergedError, RecipeError, RunInterrupted
 from vanilla_transformer.hub import PushError, ensure_repository, push_folder
-from vanilla_transformer.loading import first_line
 from vanilla_transformer.recipes.recipe import Recipe
 from vanilla_transformer.runs.averaging import average_weights
-from vanilla_transformer.runs.emissions import estimate_energy
+from vanilla_transformer.runs.emissions import estimate_emissions
 from vanilla_transformer.runs.model_card import write_model_card
 from vanilla_transformer.runs.plots import plot_curves
 from vanilla_transformer.runs.run_log import Progress, RunLog
@@ -74,18 +73,17 @@ from vanilla_transformer.trainer.checkpoints import (
 from vanilla_transformer.trainer.costs import count_flops, peak_memory, reset_peak_memory
 from vanilla_transformer.trainer.divergence import DivergenceRule
 from vanilla_transformer.trainer.interruption import Interruption, catch_signals
-from vanilla_transformer.trainer.malloc import keep_freed_memory
+from vanilla_transformer.trainer.malloc import tune_malloc
 from vanilla_transformer.trainer.processes import agree_on_errors
 from vanilla_transformer.trainer.schedules import DECAY, SCHEDULE_OPTIONS, peak_learning_rate
 from vanilla_transformer.trainer.sharding import check_device, check_plugin, gather_model, is_sharded
 from vanilla_transformer.trainer.trainer import TRAINED_WEIGHTS
 from vanilla_transformer.utils.atomic import atomic_files, is_temporary, remove_temporaries, translate_io_errors
-from vanilla_transformer.utils.bars import library_bars
-from vanilla_transformer.utils.errors import is_lost_connection
+from vanilla_transformer.utils.errors import first_line, is_lost_connection
 from vanilla_transformer.utils.extras import PACKAGES, missing
 from vanilla_transformer.utils.locks import LOCK, lock_folder
-from vanilla_transformer.utils.quiet import quiet
-from vanilla_transformer.utils.shutdown import leave_in_order
+from vanilla_transformer.utils.quiet import library_bars, quiet
+from vanilla_transformer.utils.shutdown import tear_down_at_exit
 
 __all__ = ["RunResult", "clear_folder", "run_recipe", "short_name", "spare", "training_arguments"]
 
@@ -131,7 +129,7 @@ def run_recipe(
         RunInterrupted: on SIGINT and SIGTERM.
     """
     if _accelerator() is None:
-        keep_freed_memory()
+        tune_malloc()
     arguments = training_arguments(recipe)
     log = RunLog(say if arguments.process_index == 0 else None)
     with contextlib.ExitStack() as lock, log, library_bars(), catch_signals(log) as interruption:
@@ -378,7 +376,7 @@ def _prepare_folder(folder: Path, recipe: Recipe, arguments: TrainingArguments, 
 def training_arguments(recipe: Recipe, **overrides: Any) -> TrainingArguments:
     """The recipe's training section for transformers, with what this machine and all runs of the package need.
 
-    On several processes it also sees to it that this one ends in order ([`leave_in_order`]).
+    On several processes it also sees to it that this one ends in order ([`tear_down_at_exit`]).
 
     Args:
         overrides: fields in the place of the recipe's.
@@ -413,7 +411,7 @@ def training_arguments(recipe: Recipe, **overrides: Any) -> TrainingArguments:
     except (TypeError, ValueError, ImportError) as error:
         raise RecipeError(f"training: {' '.join(str(error).split())}") from error
     if arguments.world_size > 1:
-        leave_in_order()
+        tear_down_at_exit()
     _check_machine(arguments)
     _check_trackers(arguments.report_to)
     return arguments
@@ -708,7 +706,7 @@ def _hardware() -> dict[str, Any]:
 
 def _energy(recipe: Recipe, trainer: Any) -> dict[str, Any]:
     accelerator = trainer.args.device.type != "cpu"
-    return estimate_energy(
+    return estimate_emissions(
         trainer.minutes,
         trainer.args.world_size * (1 if accelerator else torch.get_num_threads()),
         accelerator=accelerator,

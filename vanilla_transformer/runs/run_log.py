@@ -14,7 +14,7 @@ from transformers.trainer_callback import ProgressCallback
 from vanilla_transformer.trainer.callbacks import EarlyStop
 from vanilla_transformer.trainer.schedules import expected_updates
 from vanilla_transformer.trainer.trainer import TokenTrainer
-from vanilla_transformer.utils.bars import shows_bars
+from vanilla_transformer.utils.quiet import shows_bars
 
 __all__ = ["LOG", "Progress", "RunLog"]
 

@@ -30,9 +30,9 @@ from vanilla_transformer.tasks.metrics import GenerationMetrics
 from vanilla_transformer.tasks.task import TRAINING_DEFAULTS, Example, Part, ScoreColumn, Task, load_tokenizer
 from vanilla_transformer.tokenization import train_tokenizer
 from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer
-from vanilla_transformer.utils.bars import shows_bars
 from vanilla_transformer.utils.languages import language_name
 from vanilla_transformer.utils.public import escape_markdown
+from vanilla_transformer.utils.quiet import shows_bars
 
 if TYPE_CHECKING:
     from datasets import Dataset

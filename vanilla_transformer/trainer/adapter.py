@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.utils.extras import missing
-from vanilla_transformer.utils.schema import suggest
+from vanilla_transformer.utils.names import did_you_mean
 
 __all__ = [
     "ADAPTER_FILES",
@@ -100,7 +100,7 @@ class AdapterSection:
         kind = str(self.kind)
         if kind not in kinds:
             raise RecipeError(
-                f"adapter.kind={kind!r} is not a kind of PEFT that goes into layers; {suggest(kind, kinds)}"
+                f"adapter.kind={kind!r} is not a kind of PEFT that goes into layers; {did_you_mean(kind, kinds)}"
             )
         known = _fields(kinds[kind])
         values: dict[str, Any] = {"task_type": _TASK_TYPES.get(task), "target_modules": self.target_modules}
@@ -117,7 +117,7 @@ class AdapterSection:
             if name in _SET_ELSEWHERE:
                 raise RecipeError(f"adapter.options.{name} is set by {_SET_ELSEWHERE[name]}; leave it out.")
             if name not in known:
-                raise RecipeError(f"unknown field adapter.options.{name}; {suggest(str(name), known)}")
+                raise RecipeError(f"unknown field adapter.options.{name}; {did_you_mean(str(name), known)}")
             values[name] = value
         try:
             return kinds[kind](**values)

@@ -28,6 +28,7 @@ __all__ = [
     "Terminated",
     "describe",
     "exit_status",
+    "first_line",
     "friendly_errors",
     "hide_tokens",
     "interruption",
@@ -92,6 +93,12 @@ def describe(error: BaseException) -> str:
         said = f"the accelerator has too little memory; make batches smaller ({said.partition('.')[0]})."
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return hide_tokens(printable(" ".join(lines))) or type(error).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message without a full stop at its end, or the name of its class."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__).rstrip(".")
 
 
 def printable(text: str) -> str:

@@ -1,11 +1,17 @@
-"""Silence what the libraries underneath print beside a command's own lines."""
+"""What the libraries underneath print beside a command's own lines: where progress bars are drawn, and silence."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from transformers.utils import logging
 
-__all__ = ["hide_progress_bars", "quiet"]
+__all__ = ["hide_progress_bars", "library_bars", "quiet", "shows_bars"]
+
+
+def shows_bars() -> bool:
+    """Return whether bars are drawn: where standard error is a terminal. Elsewhere each would be thousands of carriage returns."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def hide_progress_bars() -> None:
@@ -24,4 +30,24 @@ def quiet() -> Iterator[None]:
     finally:
         logging.set_verbosity(verbosity)
         if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def library_bars() -> Iterator[None]:
+    """Let datasets and transformers draw bars only where this package does, within the block."""
+    if shows_bars():
+        yield
+        return
+    import datasets  # not before: a model is loaded without it
+
+    of_datasets, of_transformers = datasets.are_progress_bars_disabled(), logging.is_progress_bar_enabled()
+    datasets.disable_progress_bars()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if not of_datasets:
+            datasets.enable_progress_bars()
+        if of_transformers:
             logging.enable_progress_bar()

@@ -14,20 +14,16 @@ from vanilla_transformer.utils.yaml_text import DEEPEST, PlainScalar, YAMLProble
 
 __all__ = [
     "build_section",
-    "check_known",
+    "coerce",
     "coerce_fields",
     "override_fields",
     "read_values",
-    "set_field",
-    "suggest",
-    "typed",
+    "reject_unknown",
+    "set_by_path",
 ]
 
 LARGEST_FILE = 1 << 20
 """Bytes of the largest recipe that is read."""
-
-MOST_CHOICES = 16
-"""A sentence lists no more choices than these."""
 
 _FORMS = {
     bool: "true or false",
@@ -47,17 +43,7 @@ def shown(value: Any) -> str:
     return short.repr(str(value) if isinstance(value, PlainScalar) else value)
 
 
-def suggest(name: str, choices: Iterable[str]) -> str:
-    """Return the end of a sentence about a name that is none of the choices: the nearest, or all where they are few."""
-    choices = sorted(choices)
-    if not choices:
-        return "it has no fields."
-    few = len(choices) <= MOST_CHOICES
-    otherwise = f"the choices are {', '.join(choices)}." if few else "no field has a name like it."
-    return did_you_mean(name, choices, otherwise=otherwise)
-
-
-def check_known(given: Mapping[str, Any], choices: set[str], section: str) -> None:
+def reject_unknown(given: Mapping[str, Any], choices: set[str], section: str) -> None:
     """Refuse what is no mapping, and a name in it that is none of the choices.
 
     Raises:
@@ -67,7 +53,7 @@ def check_known(given: Mapping[str, Any], choices: set[str], section: str) -> No
         raise RecipeError(f"{section} must be a mapping of fields to values, not {shown(given)}.")
     for name in given:
         if name not in choices:
-            raise RecipeError(f"unknown field {section}.{name}; {suggest(str(name), choices)}")
+            raise RecipeError(f"unknown field {section}.{name}; {did_you_mean(str(name), choices)}")
 
 
 def build_section(section: type, values: Any, prefix: str) -> Any:
@@ -86,12 +72,12 @@ def build_section(section: type, values: Any, prefix: str) -> Any:
     given: dict[str, Any] = {}
     for name, value in values.items():
         if name not in fields:
-            raise RecipeError(f"unknown field {prefix}{name}; {suggest(str(name), fields)}")
+            raise RecipeError(f"unknown field {prefix}{name}; {did_you_mean(str(name), fields)}")
         hint = hints[name]
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
             given[name] = build_section(hint, {} if value is None else value, f"{prefix}{name}.")
         else:
-            given[name] = typed(value, hint, f"{prefix}{name}")
+            given[name] = coerce(value, hint, f"{prefix}{name}")
     missing = [
         name
         for name, f in fields.items()
@@ -102,7 +88,7 @@ def build_section(section: type, values: Any, prefix: str) -> Any:
     return section(**given)
 
 
-def typed(value: Any, hint: Any, name: str) -> Any:
+def coerce(value: Any, hint: Any, name: str) -> Any:
     """The value, where it is of the field's type; whole numbers pass as floats.
 
     Args:
@@ -184,7 +170,7 @@ def _override(values: dict[str, Any], override: str) -> None:
     name, separator, text = override.partition("=")
     if not separator or not name:
         raise RecipeError(f"{override!r} is no override: write name=value, such as training.max_steps=1000.")
-    set_field(values, name, _read_override(override, text))
+    set_by_path(values, name, _read_override(override, text))
 
 
 def _read_override(override: str, text: str) -> Any:
@@ -207,7 +193,7 @@ def _read_override(override: str, text: str) -> Any:
         return scalar
 
 
-def set_field(values: dict[str, Any], name: str, value: Any) -> None:
+def set_by_path(values: dict[str, Any], name: str, value: Any) -> None:
     """Set a field in the plain values of a recipe; dots in its name lead into sections.
 
     Raises:

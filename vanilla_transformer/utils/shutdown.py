@@ -1,4 +1,4 @@
-"""Let a process of a run on several processes end only when torch's threads have put down what they hold.
+"""Process-group teardown: a process of several ends only when torch's threads have released what they hold.
 
 The threads that compute sums over processes (gloo's, in torch 2.13) wake the caller first and let go of the tensors after
 that, for which they need Python's lock. Two things go wrong where the processors are busy, in about one run in a hundred:
@@ -18,29 +18,29 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["leave_in_order"]
+__all__ = ["tear_down_at_exit"]
 
 _THREADS = Path("/proc/self/task")
 
 
-def leave_in_order() -> None:
-    """From here on, when this process ends, it first waits until its other threads rest, but for ten seconds at most."""
-    atexit.unregister(_leave)
-    atexit.register(_leave)
+def tear_down_at_exit() -> None:
+    """Wait, when this process ends, until its other threads are idle, ten seconds at most; then destroy the group."""
+    atexit.unregister(_tear_down)
+    atexit.register(_tear_down)
 
 
-def _leave(seconds: float = 10.0, pause: float = 0.01) -> None:
+def _tear_down(seconds: float = 10.0, pause: float = 0.01) -> None:
     end, quiet = time.monotonic() + seconds, 0
-    # a thread that waits for Python's lock looks as if it rested, but gets it in the pause: hence twice
+    # a thread that waits for Python's lock looks idle, but gets it in the pause: hence twice
     while quiet < 2 and time.monotonic() < end:
         time.sleep(pause)
-        quiet = quiet + 1 if _others_rest() else 0
+        quiet = quiet + 1 if _others_are_idle() else 0
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
-def _others_rest() -> bool:
-    """Whether no thread but the first computes or is due to; True where the system does not tell (other than Linux)."""
+def _others_are_idle() -> bool:
+    """Tell whether no thread but the first computes or is due to; True where the system does not say (other than Linux)."""
     if not _THREADS.is_dir():
         return True
     for thread in _THREADS.iterdir():
