@@ -8,11 +8,12 @@ import sys
 
 import pytest
 import torch
-from transformers import AutoTokenizer, BertConfig
+from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration, BertConfig
 
 from runs import ROOT, recipe_values, reversed_words, save_translator, word_tokenizer, write_pairs
 from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
 from vanilla_transformer import VanillaTransformerConfig, cli
+from vanilla_transformer.decoding import FastDecoding
 from vanilla_transformer.generation.translate import Translator
 from vanilla_transformer.scoring import METRICS, score_texts
 from vanilla_transformer.tasks.seq2seq import Seq2Seq
@@ -156,6 +157,32 @@ def test_a_language_model_goes_on_with_each_line(command, tmp_path):
     assert together.split("\n")[0] == together.split("\n")[2] == expected
     drawn = [command("generate", *options, "--sample", "--seed", seed)[1] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_generate_and_evaluate_in_a_dtype(command, refused, folder, source_file, tmp_path, monkeypatch, expected):
+    dtypes, decode = [], FastDecoding.decode.__func__
+
+    def recorded(cls, model, *arguments, **options):
+        dtypes.append(model.decoding_dtype)
+        return decode(cls, model, *arguments, **options)
+
+    monkeypatch.setattr(FastDecoding, "decode", classmethod(recorded))
+    generate = ("generate", "-m", folder, "-i", source_file)
+    assert command(*generate, "--dtype", "float32") == (0, "".join(f"{text}\n" for text in expected), "")
+    status, out, err = command(*generate, "--dtype", "int8")
+    assert (status, len(out.splitlines()), err) == (0, len(expected), "")
+    evaluate = ("evaluate", "-m", folder, "--source", source_file, "--target", source_file)
+    assert command(*evaluate, "--dtype", "int8")[0] == 0
+    assert dtypes[0] == "float32" and set(dtypes[1:]) == {"int8"}
+    assert "dtype='int4' is not one of" in refused(*generate, "--dtype", "int4")
+    # what the ordinary path decodes is not rounded, and other models have no fast one
+    monkeypatch.setattr("vanilla_transformer.decoding.backend.reason_against_model", lambda model: "it is hooked")
+    assert "warning: --dtype int8 had no effect, since it is hooked." in command(*generate, "--dtype", "int8")[2]
+    bart = BartConfig(vocab_size=280, d_model=16, encoder_layers=1, decoder_layers=1)
+    BartForConditionalGeneration(bart).save_pretrained(tmp_path / "bart")
+    word_tokenizer().save_pretrained(tmp_path / "bart")
+    sentence = refused("generate", "-m", tmp_path / "bart", "-i", source_file, "--dtype", "int8")
+    assert "--dtype has no effect for a BartForConditionalGeneration; leave it out." in sentence
 
 
 def test_generate_refuses_what_it_cannot_use(refused, folder, source_file, tmp_path):

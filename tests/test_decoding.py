@@ -328,7 +328,9 @@ def test_rounded_products_are_as_near_as_their_dtype(rows, monkeypatch):
 
 
 @pytest.mark.parametrize("architecture", WRITERS)
-def test_a_dtype_for_inference_is_saved_with_the_model_which_can_still_be_trained(architecture, tmp_path, monkeypatch):
+def test_a_dtype_for_inference_is_saved_with_the_model_which_then_refuses_to_train(
+    architecture, tmp_path, monkeypatch
+):
     monkeypatch.setattr(products, "NOT_ROUNDED", 0)
     model = restless(architecture)
     expected = fast(model, **padded_inputs(), max_new_tokens=6)
@@ -346,6 +348,10 @@ def test_a_dtype_for_inference_is_saved_with_the_model_which_can_still_be_traine
         assert (
             fast(loaded, **padded_inputs(), max_new_tokens=6, decoding_dtype="float32").tolist() == expected.tolist()
         )
+        with pytest.raises(ValueError, match=f"optimized for inference in {dtype} and is not trained; call optimize"):
+            loaded.train()
+        assert not model.train(False).training and not loaded.eval().training
+        loaded.optimize_for_inference("float32")
         loaded.train()(input_ids=tokens(2, 5), labels=tokens(2, 5)).loss.backward()
     with pytest.raises(ValueError, match="dtype='int4' is not one of 'float32', 'bfloat16', 'int8'"):
         model.optimize_for_inference("int4")

@@ -36,7 +36,7 @@ from vanilla_transformer.utils.extras import needs
 
 if TYPE_CHECKING:
     from vanilla_transformer import VanillaTransformerConfig
-    from vanilla_transformer.generation.translate import Hypothesis
+    from vanilla_transformer.generation.translate import Hypothesis, Translator
     from vanilla_transformer.scoring import TextScores
 
 __all__ = ["app", "main"]
@@ -74,6 +74,10 @@ TrustOption = Annotated[
 ]
 BeamsOption = Annotated[
     int | None, typer.Option("--num-beams", min=1, max=1000, help="Default: the model's own setting.")
+]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option("--dtype", help="Of the weights, on a CPU: float32, bfloat16 or int8. Default: the model's own."),
 ]
 
 
@@ -190,6 +194,7 @@ def generate(
     input: Annotated[str, typer.Option("--input", "-i", help="A text file, one source a line; - for stdin.")] = "-",
     output: Annotated[str, typer.Option("--output", "-o", help="Where the outputs go; - for stdout.")] = "-",
     num_beams: BeamsOption = None,
+    dtype: DtypeOption = None,
     device: DeviceOption = None,
     revision: RevisionOption = None,
     trust_remote_code: TrustOption = False,
@@ -235,6 +240,7 @@ def generate(
     if not sample and (temperature is not None or seed is not None):
         raise ValueError("--temperature and --seed have an effect only with --sample.")
     translator = Translator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
+    _optimize(translator, dtype)
     if seed is not None:
         from transformers import set_seed
 
@@ -253,6 +259,24 @@ def generate(
             for hypothesis in hypotheses:
                 sink.write(_output_line(number, hypothesis, n_best, scores))
             sink.flush()
+    _say_unoptimized(translator, dtype)
+
+
+def _optimize(translator: "Translator", dtype: str | None) -> None:
+    """Let a model decode with weights of `dtype`, where one is given."""
+    if dtype is None:
+        return
+    optimize = getattr(translator.model, "optimize_for_inference", None)
+    if optimize is None:
+        raise ValueError(f"--dtype has no effect for a {type(translator.model).__name__}; leave it out.")
+    optimize(dtype)
+
+
+def _say_unoptimized(translator: "Translator", dtype: str | None) -> None:
+    """Warn where the last batch was not decoded with weights of `dtype`, and say why."""
+    decoding = getattr(translator.model, "last_decoding", None)
+    if dtype is not None and decoding is not None and decoding.path != "fast":
+        _say(f"warning: --dtype {dtype} had no effect, since {decoding.reason}.")
 
 
 class _ListOptions(TyperCommand):
@@ -325,6 +349,7 @@ def evaluate(
         list[str] | None, typer.Option("--hypotheses", help="Outputs that are there already, instead of a model.")
     ] = None,
     num_beams: BeamsOption = None,
+    dtype: DtypeOption = None,
     device: DeviceOption = None,
     revision: RevisionOption = None,
     trust_remote_code: TrustOption = False,
@@ -348,7 +373,8 @@ def evaluate(
     if (model is None) == (not hypotheses):
         raise ValueError("give either a --model, or --hypotheses that are there already.")
     if model is None:
-        given = {"--num-beams": num_beams, "--device": device, "--revision": revision, "--output": output}
+        given: dict[str, Any] = {"--num-beams": num_beams, "--dtype": dtype, "--device": device}
+        given |= {"--revision": revision, "--output": output}
         for name, value in given.items():
             if value is not None:
                 raise ValueError(f"{name} has an effect only with --model; leave it out.")
@@ -364,9 +390,11 @@ def evaluate(
     sources, references, options = read_parallel(source, target, options, notes.append)
     _quiet_libraries()
     translator = Translator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
+    _optimize(translator, dtype)
     for note in notes:
         _say(note)
     outputs = [_one_line(best[0].text) for best in translator.translate(sources, report=_say, **generate_options)]
+    _say_unoptimized(translator, dtype)
     if output is not None:
         with atomic_file(output) as sink:
             sink.writelines(f"{text}\n" for text in outputs)

@@ -209,9 +209,10 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def optimize_for_inference(self, dtype: str = "float32") -> "VanillaTransformerGenerationMixin":
         """Let `generate()` multiply by weights of this dtype, where fast decoding serves the model; return the model.
 
-        The model's own weights stay as they are, to be saved, and trained: what is rounded is made of them again. The
+        The model's own weights stay as they are and are saved as they are: what is rounded is made of them again. The
         choice is kept in `generation_config.decoding_dtype`, and saved and loaded with it; `generate()` takes
-        `decoding_dtype` too, for one call.
+        `decoding_dtype` too, for one call. A model whose weights are rounded is not trained: `train()` refuses until the
+        choice is `"float32"` again, since what training optimises would not be what decodes.
 
         Args:
             dtype: `"float32"`; `"bfloat16"`, where the processor has products of it; or `"int8"`, whose weights are
@@ -223,7 +224,21 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         if self.decoding_backend is not None:
             self.decoding_backend.check_dtype(dtype)
         self.generation_config.decoding_dtype = dtype
-        return self
+        return self.eval() if dtype != "float32" else self  # type: ignore[attr-defined]
+
+    def train(self, mode: bool = True) -> Any:
+        """As [`torch.nn.Module.train`].
+
+        Raises:
+            ValueError: for a model that `optimize_for_inference` rounds the weights of.
+        """
+        dtype = getattr(getattr(self, "generation_config", None), "decoding_dtype", None) or "float32"
+        if mode and dtype != "float32":
+            raise ValueError(
+                f"this model is optimized for inference in {dtype} and is not trained; call "
+                'optimize_for_inference("float32") first.'
+            )
+        return super().train(mode)  # type: ignore[misc]
 
     def free_decoding_memory(self) -> int:
         """Free the copies of weights that fast decoding keeps for further calls; return how many bytes they took."""

@@ -1434,7 +1434,7 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
         return slice_logits_to_keep(logits, logits_to_keep), loss
 
 
-class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, VanillaTransformerGenerationMixin):
+class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerLMHeadModel):
     """Encoder-decoder that writes a target for a source: translation, summarization, any text to text."""
 
     served_architectures = ("encoder-decoder",)
@@ -1515,7 +1515,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerLMHeadModel, 
         )
 
 
-class VanillaTransformerForCausalLM(VanillaTransformerLMHeadModel, VanillaTransformerGenerationMixin):
+class VanillaTransformerForCausalLM(VanillaTransformerGenerationMixin, VanillaTransformerLMHeadModel):
     """Decoder-only language model: continues a text."""
 
     served_architectures = ("decoder-only",)
