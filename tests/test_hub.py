@@ -278,7 +278,7 @@ def test_pickled_weights_are_refused_unless_asked_for(saved, tmp_path):
     torch.save(model.state_dict(), tmp_path / "pickled" / "pytorch_model.bin")
     for load in (AutoModelForSeq2SeqLM, type(model)):
         with pytest.raises(
-            OSError, match=r"holds no model\.safetensors.* use_safetensors=False and save the model again"
+            OSError, match=r"holds no model\.safetensors.* use_safetensors=False, which reads tensors alone, and save"
         ):
             load.from_pretrained(tmp_path / "pickled")
         asked = load.from_pretrained(tmp_path / "pickled", use_safetensors=False)

@@ -349,7 +349,10 @@ DAMAGED = {
     "a string as width": (edit("config.json", hidden_size="wide"), "config.json of .*hidden_size"),
     "weight lacks": (remove_weight, "are not those of the model: model.decoder.layers.0.self_attn.k_proj.bias lacks"),
     "weights are cut": (cut("model.safetensors", 3000), "the weights in .* are damaged"),
-    "weights are pickled": (pickled({}), "Pickled weights .* can run any code"),
+    "weights are pickled": (
+        pickled({}),
+        "Pickled weights .*, a format that can carry code, are read only when asked for",
+    ),
     "index is a list": (lambda f: (index()(f), write("model.safetensors.index.json", "[]")(f)), "holds a list"),
     "index without weight_map": (index(other={}), "has no weight_map"),
     "index above": (

@@ -386,7 +386,7 @@ def test_separate_target_tokenizers_and_saving(tmp_path, monkeypatch):
     asked = {}
     monkeypatch.setattr(use.model.config, "_commit_hash", "abc", raising=False)
     monkeypatch.setattr(use.model, "name_or_path", "me/model")
-    monkeypatch.setattr(loading, "resolve_revision", lambda name, revision: revision)
+    monkeypatch.setattr(loading.sources, "resolve_revision", lambda name, revision: revision)
     monkeypatch.setattr(
         loading.Source, "file", lambda source, name: path if (path := tmp_path / "a" / name).is_file() else None
     )

@@ -12,6 +12,7 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelet
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import parse_ratelimit_headers
 
+from vanilla_transformer.loading import INDEX, WEIGHTS
 from vanilla_transformer.model_files import model_files
 from vanilla_transformer.utils.errors import hide_tokens
 from vanilla_transformer.utils.public import card_of_repository, public_values
@@ -21,7 +22,7 @@ __all__ = ["PushError", "ensure_repository", "model_files", "push_folder"]
 
 T = TypeVar("T")
 
-WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json")
+OLD_WEIGHTS = (WEIGHTS, "model-*-of-*.safetensors", INDEX)
 """Weights in a repository, which make way for those of the folder."""
 
 CARD, PUBLIC = "README.md", ("recipe.yaml", "metrics.json")
@@ -98,7 +99,7 @@ def push_folder(
 
     def commit() -> CommitInfo:
         there = api.list_repo_files(full_id, revision=revision)
-        old = [name for name in there if name not in files and any(fnmatch(name, mask) for mask in WEIGHTS)]
+        old = [name for name in there if name not in files and any(fnmatch(name, mask) for mask in OLD_WEIGHTS)]
         operations: list[Any] = [
             CommitOperationAdd(name, _content(name, path, full_id)) for name, path in files.items()
         ]

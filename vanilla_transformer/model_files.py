@@ -9,12 +9,9 @@ from pathlib import Path
 
 from transformers.utils.hub import CHAT_TEMPLATE_DIR
 
-from vanilla_transformer.loading import TARGET_TOKENIZER, read_json_object, shard_names
+from vanilla_transformer.loading import INDEX, TARGET_TOKENIZER, WEIGHTS, read_json_object, shard_names
 
 __all__ = ["companion_files", "files_left_out", "model_files"]
-
-WEIGHTS = "model.safetensors"
-INDEX = f"{WEIGHTS}.index.json"
 
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 

@@ -631,7 +631,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, use_safetensors: bool | None = None, **kwargs: Any
     ) -> Any:
-        """As in transformers, but pickled weights, which can run any code while they are read, only when asked for.
+        """As in transformers, but pickled weights, a format that can carry code, only when asked for.
 
         Args:
             use_safetensors: `False` for pickled weights (`pytorch_model.bin`).
@@ -647,9 +647,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         except OSError as error:
             if only_safe and "model.safetensors" in str(error):
                 raise OSError(
-                    f"{pretrained_model_name_or_path} holds no model.safetensors. Pickled weights (pytorch_model.bin) "
-                    "can run any code while they are read, so they are not looked at; where you trust whoever made "
-                    "them, load them with use_safetensors=False and save the model again."
+                    f"{pretrained_model_name_or_path} holds no model.safetensors. Pickled weights (pytorch_model.bin), a "
+                    "format that can carry code, are read only when asked for; ask for safetensors, or load them with "
+                    "use_safetensors=False, which reads tensors alone, and save the model again."
                 ) from error
             raise
 

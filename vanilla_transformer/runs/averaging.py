@@ -7,15 +7,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from vanilla_transformer.loading import open_weights, weight_files
+from vanilla_transformer.loading import WEIGHTS, open_weights, weight_files
 from vanilla_transformer.model_files import companion_files
 from vanilla_transformer.trainer.adapter import ADAPTER_WEIGHTS
 from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors
 from vanilla_transformer.utils.locks import check_unlocked
 
 __all__ = ["average_checkpoints", "average_weights"]
-
-WEIGHTS = "model.safetensors"
 
 
 def average_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:

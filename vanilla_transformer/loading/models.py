@@ -1,0 +1,116 @@
+"""Load models whose weights fit their configuration."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn
+
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+
+from vanilla_transformer.loading.configs import check_generation_config, load_config
+from vanilla_transformer.loading.errors import LoadingError, friendly_loading_errors
+from vanilla_transformer.loading.sources import ADAPTER_REMEDY, Source
+from vanilla_transformer.loading.weights import format_shape, weight_files
+from vanilla_transformer.utils.quiet import quiet
+
+__all__ = ["check_fit", "load_model"]
+
+
+def load_model(
+    source: Source | str | os.PathLike,
+    model_class: Any = None,
+    *,
+    config: PreTrainedConfig | None = None,
+    trust_remote_code: bool = False,
+    use_safetensors: bool | None = True,
+    check: Callable[[Source, PreTrainedModel, dict[str, Any]], None] | None = None,
+    **options: Any,
+) -> PreTrainedModel:
+    """Load a model whose weights fit its configuration, each in its place.
+
+    Args:
+        source: of [`locate`], a folder or a Hub id.
+        model_class: a class of this package or of transformers, or an Auto class; by default the Auto class for what the
+            model writes: AutoModelForSeq2SeqLM for an encoder-decoder, else AutoModelForCausalLM.
+        config: in place of the folder's.
+        trust_remote_code: run code of the folder where it is needed.
+        use_safetensors: False for pickled weights, None for those where there are no others.
+        check: is called with the loading info in place of [`check_fit`].
+        options: of `from_pretrained`.
+
+    Raises:
+        LoadingError: for files that are damaged or do not fit each other, with both numbers, and for pickled weights
+            that hold more than tensors.
+        FileNotFoundError: where something is missing.
+    """
+    source = Source.of(source)
+    loaded = load_config(source, trust_remote_code=trust_remote_code) if config is None else config
+    if model_class is None:
+        model_class = AutoModelForSeq2SeqLM if loaded.is_encoder_decoder else AutoModelForCausalLM
+    check_generation_config(source)
+    weight_files(source)  # refuses a damaged index
+    if source.folder is None and source.file("adapter_config.json") is not None:
+        # transformers would load the base model that the adapter names, from wherever that is
+        raise LoadingError(f"{source} is not a whole model: {ADAPTER_REMEDY}.")
+    if hasattr(model_class, "_model_mapping"):
+        options["trust_remote_code"] = bool(trust_remote_code)
+    if config is not None:
+        options["config"] = config
+    with friendly_loading_errors(source), quiet():
+        model, found = model_class.from_pretrained(
+            source.name,
+            revision=source.revision,
+            use_safetensors=use_safetensors,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, in one sentence
+            **options,
+        )
+    (check or check_fit)(source, model, found)
+    return model
+
+
+def check_fit(source: Source, model: PreTrainedModel, found: Mapping[str, Any]) -> None:
+    """Refuse weights that are not those of the model that config.json describes.
+
+    Args:
+        found: the loading info of `from_pretrained`.
+
+    Raises:
+        LoadingError: with both shapes, both numbers of layers, or the name of a weight.
+    """
+
+    def refuse(what: str) -> NoReturn:
+        raise LoadingError(f"the weights in {source} {what}; copy config.json and weights from the same model.")
+
+    if found["mismatched_keys"]:
+        name, in_file, in_model = min((str(name), tuple(a), tuple(b)) for name, a, b in found["mismatched_keys"])
+        refuse(
+            f"do not fit its config.json: {name} is {format_shape(in_file)} in the weights and {format_shape(in_model)} by "
+            "config.json"
+        )
+    missing, unexpected = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
+    known = {re.sub(r"\.\d+\.", ".N.", name) for name in model.state_dict()}
+    # layers that config.json does not count; of other names transformers leaves out what its classes do not use
+    layers = [name for name in unexpected if re.sub(r"\.\d+\.", ".N.", name) in known]
+    for name in (*layers, *missing):
+        if (place := re.match(r"(.*?)\.\d+\.", name)) is not None:
+            stored, built = _layer_counts(place[1], model, layers, missing)
+            if stored and stored != built:
+                refuse(
+                    f"do not fit its config.json: {place[1]} has {stored} layers in the weights and {built} by config.json"
+                )
+    if missing:
+        refuse(f"are not those of the model: {missing[0]} lacks")
+    if unexpected and model.config.model_type == "vanilla_transformer":
+        refuse(f"are not those of the model: config.json has no place for {unexpected[0]}")
+
+
+def _layer_counts(place: str, model: PreTrainedModel, extra: list[str], missing: list[str]) -> tuple[int, int]:
+    """Return how many layers the weights have below a name, and how many the model has."""
+
+    def count(names: Iterable[str]) -> int:
+        found = (re.match(rf"{re.escape(place)}\.(\d+)\.", name) for name in names)
+        return len({int(match[1]) for match in found if match})
+
+    names = set(model.state_dict())
+    return count((names - set(missing)) | set(extra)), count(names)
