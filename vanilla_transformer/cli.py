@@ -494,7 +494,7 @@ def convert(
 def export(
     model: Annotated[str, typer.Argument(help="Folder of a run or saved model, or a Hub id.")],
     output: Annotated[Path, typer.Argument(help="Folder for the exported model.")],
-    to: Annotated[str, typer.Option("--to", help="ctranslate2, onnx or transformers.")],
+    to: Annotated[str, typer.Option("--to", help="ctranslate2, onnx, gguf or transformers.")],
     quantization: Annotated[
         str, typer.Option(help="Of the weights: float32, float16, int8; of ctranslate2 also its others.")
     ] = "float32",

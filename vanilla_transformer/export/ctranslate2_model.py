@@ -22,6 +22,7 @@ from vanilla_transformer.modeling_vanilla_transformer import (
 from vanilla_transformer.utils.extras import needs
 
 from .errors import ExportError
+from .vocabulary import token_list
 
 __all__ = ["QUANTIZATIONS", "build_spec", "vocabularies", "write_ctranslate2"]
 
@@ -287,7 +288,7 @@ def vocabularies(
         ExportError: for a tokenizer with tokens that the model lacks.
     """
     config = model.config
-    return _vocabulary(tokenizer, config.vocab_size), _vocabulary(target_tokenizer, config.output_vocab_size)
+    return token_list(tokenizer, config.vocab_size), token_list(target_tokenizer, config.output_vocab_size)
 
 
 def _set_vocabularies(
@@ -313,14 +314,3 @@ def _set_vocabularies(
         spec.config.decoder_start_token = target[int(config.start_token_id if start is None else start)]  # type: ignore[arg-type]
     else:
         spec.register_vocabulary(source)
-
-
-def _vocabulary(tokenizer: PreTrainedTokenizerBase, size: int) -> list[str]:
-    """Return as many tokens as the model has, in the order of their ids; ids without a token get a name of their own."""
-    by_id = {index: token for token, index in tokenizer.get_vocab().items()}
-    if max(by_id, default=-1) >= size:
-        raise ExportError(f"the tokenizer has {max(by_id) + 1} tokens and the model {size}; save them together again.")
-    tokens = [by_id.get(index, f"<unused_{index}>") for index in range(size)]
-    if len(set(tokens)) < size:
-        raise ExportError("the tokenizer has a token named <unused_N> where the model has ids without a token.")
-    return tokens

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,16 @@ from vanilla_transformer.utils.quiet import quiet
 from .ctranslate2_model import QUANTIZATIONS, vocabularies, write_ctranslate2
 from .ctranslate2_runtime import CTranslate2Runtime
 from .errors import ExportError
+from .gguf_model import QUANTIZATIONS as GGUF_QUANTIZATIONS
+from .gguf_model import write_gguf
+from .gguf_runtime import GGUFRuntime
 from .onnx_model import SUFFIXES, write_onnx
 from .onnx_runtime import OnnxRuntime
-from .parity import NEW_TOKENS, Parity, Rows, check_parity, random_rows
+from .parity import NEW_TOKENS, Parity, Rows, Runtime, check_parity, random_rows
 
-__all__ = ["TARGETS", "export_folder", "to_ctranslate2", "to_onnx"]
+__all__ = ["TARGETS", "export_folder", "to_ctranslate2", "to_gguf", "to_onnx"]
 
-TARGETS = ("ctranslate2", "onnx", "transformers")
+TARGETS = ("ctranslate2", "onnx", "gguf", "transformers")
 """Where a model can go."""
 
 Log = Callable[[str], Any]
@@ -75,10 +79,11 @@ def export_folder(
     target_tokenizer = tokenizer
     if loaded.config.target_vocab_size is not None:
         target_tokenizer = load_tokenizer(source, TARGET_TOKENIZER)
-    write = to_ctranslate2 if target == "ctranslate2" else to_onnx
-    parity = write(
-        loaded, tokenizer, output, target_tokenizer=target_tokenizer, quantization=quantization, texts=texts
-    )
+    if target == "gguf":
+        parity = to_gguf(loaded, tokenizer, output, quantization, texts=texts)
+    else:
+        export = to_ctranslate2 if target == "ctranslate2" else to_onnx
+        parity = export(loaded, tokenizer, output, quantization, target_tokenizer=target_tokenizer, texts=texts)
     log(f"checked: {parity}")
     log(f"{type(loaded).__name__} exported to {output} for {target}, {quantization}")
     return output
@@ -93,13 +98,13 @@ def to_ctranslate2(
     target_tokenizer: PreTrainedTokenizerBase | None = None,
     texts: Iterable[str] = (),
 ) -> Parity:
-    """Write a model for CTranslate2, open it there and compare it with `generate()` before the folder appears.
+    """Save a model for CTranslate2, load it there and compare it with `generate()` before the folder appears.
 
     Args:
         model: of any architecture.
         tokenizer: of the source; saved beside the model.
         folder: that is not there, or empty.
-        quantization: one of `QUANTIZATIONS`; None for float32.
+        quantization: one of `ctranslate2_model.QUANTIZATIONS`; None for float32.
         target_tokenizer: where vocabularies are separate.
         texts: to compare on, beside random ones.
 
@@ -111,21 +116,14 @@ def to_ctranslate2(
         ImportError: where CTranslate2 is not installed.
         FileExistsError, OSError: where the folder cannot be written.
     """
-    quantization = quantization or "float32"
-    if quantization not in QUANTIZATIONS:
-        raise ExportError(f"quantization={quantization!r} is not one of {', '.join(QUANTIZATIONS)}.")
-    place = check_output_dir(folder)
-    target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
-    model = _at_rest(model)
-    rows = _rows(model, tokenizer, texts)
-    tokens = vocabularies(model, tokenizer, target_tokenizer)
-    with translate_io_errors(place, "make room and export again"), atomic_dir(place) as temporary, quiet():
-        write_ctranslate2(model, tokens, temporary, quantization, target_tokenizer=target_tokenizer)
-        runtime = CTranslate2Runtime(temporary, model.config.architecture, tokens, quantization)
-        parity = check_parity(model, runtime, rows)
-        _save_tokenizers(tokenizer, target_tokenizer, temporary)
-        (temporary / "README.md").write_text(_usage(model, place.name), encoding="utf-8")
-    return parity
+
+    def write(source: _Source, temporary: Path, quantization: str) -> Runtime:
+        tokens = vocabularies(source.model, tokenizer, source.target_tokenizer)
+        write_ctranslate2(source.model, tokens, temporary, quantization, target_tokenizer=source.target_tokenizer)
+        (temporary / "README.md").write_text(_usage(source.model, Path(folder).name), encoding="utf-8")
+        return CTranslate2Runtime(temporary, source.model.config.architecture, tokens, quantization)
+
+    return _export(write, QUANTIZATIONS, model, tokenizer, folder, quantization, target_tokenizer, texts)
 
 
 def to_onnx(
@@ -137,15 +135,12 @@ def to_onnx(
     target_tokenizer: PreTrainedTokenizerBase | None = None,
     texts: Iterable[str] = (),
 ) -> Parity:
-    """Write a model as ONNX files in the layout of transformers.js and Optimum, and compare them with `generate()` first.
+    """Save a model as ONNX files in the layout of transformers.js and Optimum, and compare them with `generate()` first.
 
     Args:
         model: of any architecture and head.
-        tokenizer: of the source; saved beside the model.
-        folder: that is not there, or empty.
-        quantization: one of `SUFFIXES`; None for float32.
-        target_tokenizer: where vocabularies are separate.
-        texts: to compare on, beside random ones.
+        tokenizer, folder, target_tokenizer, texts: as of [`to_ctranslate2`].
+        quantization: one of `onnx_model.SUFFIXES`; None for float32.
 
     Returns:
         What was measured.
@@ -155,21 +150,80 @@ def to_onnx(
         ImportError: where a package is not installed.
         FileExistsError, OSError: where the folder cannot be written.
     """
+
+    def write(source: _Source, temporary: Path, quantization: str) -> Runtime:
+        write_onnx(source.model, temporary, quantization)
+        return OnnxRuntime(temporary, source.model, quantization)
+
+    return _export(write, SUFFIXES, model, tokenizer, folder, quantization, target_tokenizer, texts)
+
+
+def to_gguf(
+    model: VanillaTransformerPreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: str | Path,
+    quantization: str | None = None,
+    *,
+    texts: Iterable[str] = (),
+) -> Parity:
+    """Save a decoder-only model as a GGUF file for llama.cpp, and compare it with `generate()` before the folder appears.
+
+    Args:
+        model: that Llama or GPT-2 can hold.
+        tokenizer: byte-level BPE; written into the file, and saved beside it.
+        folder, texts: as of [`to_ctranslate2`].
+        quantization: one of `gguf_model.QUANTIZATIONS`; None for float32.
+
+    Returns:
+        What was measured.
+
+    Raises:
+        ExportError: for what GGUF cannot hold, naming the field, and where outputs differ in float32.
+        ImportError: where the package gguf is not installed.
+        FileExistsError, OSError: where the folder cannot be written.
+    """
+
+    def write(source: _Source, temporary: Path, quantization: str) -> Runtime:
+        write_gguf(source.model, tokenizer, temporary, quantization)
+        return GGUFRuntime(temporary, quantization, source.model.config.vocab_size)
+
+    return _export(write, GGUF_QUANTIZATIONS, model, tokenizer, folder, quantization, None, texts)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What is exported: a model in float32, on the CPU and without dropout, and the tokenizer of what it writes."""
+
+    model: VanillaTransformerPreTrainedModel
+    target_tokenizer: PreTrainedTokenizerBase
+
+
+def _export(
+    write: Callable[[_Source, Path, str], Runtime],
+    quantizations: Iterable[str],
+    model: VanillaTransformerPreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: str | Path,
+    quantization: str | None,
+    target_tokenizer: PreTrainedTokenizerBase | None,
+    texts: Iterable[str],
+) -> Parity:
+    """Save a model by `write`, which loads it again in its runtime, and compare the two before the folder appears."""
     quantization = quantization or "float32"
-    if quantization not in SUFFIXES:
-        raise ExportError(f"quantization={quantization!r} is not one of {', '.join(SUFFIXES)}.")
+    if quantization not in quantizations:
+        raise ExportError(f"quantization={quantization!r} is not one of {', '.join(quantizations)}.")
     place = check_output_dir(folder)
-    target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
-    model = _at_rest(model)
-    rows = _rows(model, tokenizer, texts)
+    source = _Source(_for_inference(model), tokenizer if target_tokenizer is None else target_tokenizer)
+    rows = _rows(source.model, tokenizer, texts)
     with translate_io_errors(place, "make room and export again"), atomic_dir(place) as temporary, quiet():
-        write_onnx(model, temporary, quantization)
-        parity = check_parity(model, OnnxRuntime(temporary, model, quantization), rows)
-        _save_tokenizers(tokenizer, target_tokenizer, temporary)
+        parity = check_parity(source.model, write(source, temporary, quantization), rows)
+        tokenizer.save_pretrained(temporary)
+        if source.target_tokenizer is not tokenizer:
+            source.target_tokenizer.save_pretrained(temporary / TARGET_TOKENIZER)
     return parity
 
 
-def _at_rest(model: VanillaTransformerPreTrainedModel) -> VanillaTransformerPreTrainedModel:
+def _for_inference(model: VanillaTransformerPreTrainedModel) -> VanillaTransformerPreTrainedModel:
     """Return the model where it is in float32, on the CPU and without dropout; else a copy that is."""
     if model.dtype == torch.float32 and model.device.type == "cpu" and not model.training:
         return model
@@ -193,14 +247,6 @@ def _rows(model: VanillaTransformerPreTrainedModel, tokenizer: PreTrainedTokeniz
             )
         rows += [row] if row else []
     return rows
-
-
-def _save_tokenizers(
-    tokenizer: PreTrainedTokenizerBase, target_tokenizer: PreTrainedTokenizerBase, folder: Path
-) -> None:
-    tokenizer.save_pretrained(folder)
-    if target_tokenizer is not tokenizer:
-        target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER)
 
 
 def _usage(model: VanillaTransformerPreTrainedModel, name: str) -> str:

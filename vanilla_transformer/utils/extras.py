@@ -9,6 +9,7 @@ PACKAGES: dict[str, tuple[str, str | None]] = {
     "comet": ("unbabel-comet", None),
     "ctranslate2": ("ctranslate2", "export"),
     "fastapi": ("fastapi", "serve"),
+    "gguf": ("gguf", "export"),
     "matplotlib": ("matplotlib", "plots"),
     "onnx": ("onnx", "export"),
     "onnx_ir": ("onnxscript", "export"),
