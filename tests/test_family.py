@@ -24,7 +24,7 @@ from vanilla_transformer.presets_vanilla_transformer import PRESETS
 from vanilla_transformer.recipes.recipe import Recipe
 from vanilla_transformer.tokenization import train_tokenizer
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+DOCUMENT = Path(__file__).parents[1] / "vanilla_transformer" / "README.md"
 
 
 def translator(width, inner, layers, heads, **others):
@@ -422,8 +422,8 @@ def test_a_recipe_starts_the_decoder_with_the_token_that_the_preset_means(preset
     assert config.start_token_id == getattr(task.tokenizer, f"{start}_token_id")
 
 
-def test_the_readme_lists_all_presets_with_their_parameters():
-    section = README.partition("## The model")[2].partition("\n## ")[0]
+def test_the_readme_of_the_model_lists_all_presets_with_their_parameters():
+    section = DOCUMENT.read_text(encoding="utf-8").partition("## Presets")[2].partition("\n## ")[0]
     for name in PRESETS:
         count = VanillaTransformerConfig.from_preset(name).num_parameters()
         assert re.search(rf"`{re.escape(name)}` {count / 1e6:,.1f}\b", section), name

@@ -53,7 +53,7 @@ def test_a_wheel_holds_the_recipes_and_says_that_it_is_typed(wheel):
     assert (
         {Path(name).name: text for name, text in recipes.items()} == {p.name: p.read_bytes() for p in expected} != {}
     )
-    assert {"py.typed", "demo.yaml", "training/model_card_template.md"} <= {
+    assert {"py.typed", "demo.yaml", "runs/model_card_template.md"} <= {
         name.removeprefix("vanilla_transformer/") for name in names
     }
     assert {name.partition("/")[0] for name in names} == {"vanilla_transformer", "vanilla_transformer-0.1.0.dist-info"}

@@ -1,8 +1,8 @@
-"""What the README and the model cards show is run as it stands, on data and models of a few seconds."""
+"""What the README, the documents beside the code and the model cards show runs as it stands, on data and models of a few seconds."""
 
 import json
-import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,9 +17,8 @@ import reference_fairseq
 import reference_opennmt
 import vanilla_transformer as vt
 from families import save_with_tokenizer
-from hub_server import HubServer
 from runs import reversed_words, save_translator
-from snippets import WITHOUT_PACKAGE
+from snippets import Snippets
 from tiny import tiny_model
 from vanilla_transformer import cli
 from vanilla_transformer.recipes.recipe import Recipe
@@ -28,29 +27,37 @@ from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_to
 from vanilla_transformer.utils.schema import override_fields, read_values
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 
-# The commands of the README, with a model of one layer and a few updates where they would train a large one. What would
+RECIPES = [p for p in sorted((ROOT / "scripts" / "recipes").glob("*.yaml")) if "ablation" not in read_values(p)]
+CARDS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "model_cards").glob("[!R]*.md"))}
+DOCUMENTS = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for pattern in ("*.md", "scripts/*.md", "model_cards/README.md", "vanilla_transformer/**/README.md")
+    for path in sorted(ROOT.glob(pattern))
+}
+
+# The commands of the documents, with a model of one layer and a few updates where they would train a large one. What would
 # install, log in, or need other machines is read by the tool that it is for, and goes no further.
 SHELL = """
 set -euo pipefail
+piece() { "$PYTHON" -S "$ROOT/tests/snippets.py" "$SOCKET" "$@"; }
 make() { command make --dry-run --directory "$ROOT" "$@" > /dev/null; }
-pip() { "$PYTHON" -m tool pip "$@"; }
-hf() { "$PYTHON" -m huggingface_hub.cli.hf "$@" --help > /dev/null; }
-accelerate() { "$PYTHON" -m tool accelerate "$@"; }
-torchrun() { "$PYTHON" -m tool torchrun "$@"; }
+pip() { piece "$TOOL" pip "$@"; }
+hf() { piece "import sys; from huggingface_hub.cli.hf import main; main()" "$@" --help > /dev/null; }
+accelerate() { piece "$TOOL" accelerate "$@"; }
+torchrun() { piece "$TOOL" torchrun "$@"; }
 vanilla-transformer() {
   if [ "$1" = train ] || [ "$1" = ablate ]; then
     set -- "$@" tokenizer.vocab_size=280 training.max_steps=2 training.eval_strategy=no training.save_strategy=no \
       training.load_best_model_at_end=false model.num_hidden_layers=1 generation.num_beams=1 averaging.last=0
   fi
   if [ "$1" = serve ]; then exec "$PYTHON" -m vanilla_transformer.cli "$@"; fi  # in the background, to be stopped by its job
-  "$PYTHON" -m vanilla_transformer.cli "$@"
+  piece "import sys; from vanilla_transformer.cli import main; main(sys.argv[1:])" "$@"
 }
 """
 
 TOOL = """
-import re, subprocess, sys, tomllib
+import re, runpy, sys, tomllib
 from pathlib import Path
 from accelerate.commands.launch import launch_command_parser
 from torch.distributed.run import get_args_parser
@@ -70,16 +77,22 @@ if not Path("runs/launched").exists():  # one process stands for all of a block'
     quick = ["output_dir=runs/launched", "tokenizer.vocab_size=280", "training.max_steps=2", "averaging.last=0",
              "generation.num_beams=2", "training.eval_strategy=no", "training.save_strategy=no",
              "training.load_best_model_at_end=false", "model.num_hidden_layers=1"]
-    subprocess.run([sys.executable, parsed.training_script, *parsed.training_script_args, *quick], check=True)
+    sys.argv = [parsed.training_script, *parsed.training_script_args, *quick]
+    runpy.run_path(parsed.training_script, run_name="__main__")
 """
 
 
-RECIPES = [p for p in sorted((ROOT / "scripts" / "recipes").glob("*.yaml")) if "ablation" not in read_values(p)]
-CARDS = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "model_cards").glob("*.md"))}
-
-
-def blocks(language, text=README):
+def blocks(language, text):
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.M | re.S)
+
+
+def shown(language):
+    """All blocks of a language in all documents, for `pytest.mark.parametrize`."""
+    return [
+        pytest.param(block, id=f"{name}-{number}")
+        for name, text in DOCUMENTS.items()
+        for number, block in enumerate(blocks(language, text))
+    ]
 
 
 def save_checkpoints(folder):
@@ -96,69 +109,56 @@ def save_checkpoints(folder):
     torch.save(checkpoint, folder / "model_step_100000.pt")
 
 
+@pytest.fixture(scope="module")
+def pieces(environment, tmp_path_factory):
+    with Snippets(tmp_path_factory.mktemp("pieces"), environment) as pieces:
+        yield pieces
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder as the README's reader has it: text files, the project's scripts and a model in runs/mine."""
+    """A folder as the reader of a document has it: text files, the project's scripts, models in runs/demo and runs/mine."""
     monkeypatch.chdir(tmp_path)
     for name in ("scripts", "pyproject.toml", "constraints.txt"):
         (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "tool.py").write_text(TOOL, encoding="utf-8")
-    (tmp_path / "RECIPE.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
+    (tmp_path / "RECIPE.yaml").write_text(blocks("yaml", DOCUMENTS["scripts/README.md"])[0], encoding="utf-8")
     for name, count, seed in (("train", 120, 0), ("val", 20, 1), ("news", 12, 2)):
         for language, texts in zip(("en", "de"), zip(*reversed_words(count, seed), strict=True), strict=True):
             (tmp_path / f"{name}.{language}").write_text("".join(f"{t}\n" for t in texts), encoding="utf-8")
+    for name in ("demo", "mine"):
+        save_translator(tmp_path / "runs" / name)
     return tmp_path
 
 
 @pytest.fixture
-def environment(tmp_path):
+def hub(server, folder):
     """With a Hub that has a model, and one of another family."""
-    with HubServer() as hub:
-        save_translator(tmp_path / "shared")
-        hub.put("me/en-de", {path.name: path.read_bytes() for path in (tmp_path / "shared").iterdir()}, private=True)
-        save_with_tokenizer("marian", tmp_path / "marian")
-        hub.put(
-            "Helsinki-NLP/opus-mt-en-de", {path.name: path.read_bytes() for path in (tmp_path / "marian").iterdir()}
-        )
-        of_hub = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.TOKEN, "HF_HOME": str(tmp_path / "home")}
-        yield {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "ROOT": str(ROOT),
-            "PYTHON": sys.executable,
-            "HF_HUB_OFFLINE": "0",
-            **of_hub,
-        }
+    save_with_tokenizer("marian", folder / "marian")
+    for name, model in (("me/en-de", "runs/mine"), ("Helsinki-NLP/opus-mt-en-de", "marian")):
+        server.put(name, {path.name: path.read_bytes() for path in (folder / model).iterdir()}, private=True)
 
 
-@pytest.mark.parametrize("block", blocks("python"))
-def test_python_blocks_run(block, folder, environment):
+@pytest.mark.parametrize("block", shown("python"))
+def test_python_blocks_run(block, folder, hub, pieces):
     """Reported in huggingface/transformers#43256 and #43827."""
     if "from peft" in block:
         pytest.importorskip("peft")
-    save_translator(folder / "runs" / "mine")
-    if "trust_remote_code" in block:
-        block = WITHOUT_PACKAGE + block
-    done = subprocess.run(
-        [sys.executable, "-c", block],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    pieces.run(block, package="trust_remote_code" not in block, folder=folder)
 
 
-@pytest.mark.parametrize("block", blocks("bash"))
-def test_commands_run(block, folder, environment):
-    trains = "vanilla-transformer train" in block
-    if not trains:
-        save_translator(folder / "runs" / "mine")
+@pytest.mark.parametrize("block", shown("bash"))
+def test_commands_run(block, folder, hub, pieces):
+    trains = "vanilla-transformer train " in block
+    if trains:
+        shutil.rmtree(folder / "runs" / "mine")
     if "--kind" in block:
         save_checkpoints(folder)
     if "curl" in block:  # the port that it names may be taken here
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             block = block.replace("5000", str(free.getsockname()[1]))
+    names = {"ROOT": str(ROOT), "PYTHON": sys.executable, "SOCKET": pieces.socket, "TOOL": TOOL}
+    environment = pieces.environment | names
     done = subprocess.run(["bash", "-c", SHELL + block], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     if "curl" in block:
@@ -175,9 +175,9 @@ def test_commands_run(block, folder, environment):
         assert "failed" not in text
 
 
-def test_the_recipes_it_shows_are_some(folder):
+def test_the_recipes_shown_are_valid(folder):
     tiny_model("encoder-only").save_pretrained("runs/my-masked-lm")
-    first, second, section = map(yaml.safe_load, blocks("yaml"))
+    first, second, section = map(yaml.safe_load, blocks("yaml", DOCUMENTS["scripts/README.md"]))
     translator, classifier = Recipe.from_dict(first), Recipe.from_dict(second)
     assert translator.generation["max_length_over_source"] == 50
     assert classifier.config().num_hidden_layers == 2 and classifier.config().dropout == 0.3
@@ -185,11 +185,45 @@ def test_the_recipes_it_shows_are_some(folder):
     assert len(table.cells) == 1 + 2 + 4 and table.seeds == [1, 2, 3]
 
 
+def test_every_block_of_the_documents_is_run_or_read():
+    """In a language that one of these tests knows; YAML stands in one document, and a tree is held against the folders elsewhere."""
+    for name, text in DOCUMENTS.items():
+        languages = set(re.findall(r"^```(.+)$", text, flags=re.M))
+        assert languages <= {"bash", "python", "text"} | ({"yaml"} if name == "scripts/README.md" else set()), name
+
+
+def test_links_lead_to_files_and_headings_that_are_there():
+    for name, text in DOCUMENTS.items() | {f"model_cards/{stem}.md": text for stem, text in CARDS.items()}.items():
+        for link in re.findall(r"\]\((?!https?:)([^)]+)\)", text):
+            path, _, heading = link.partition("#")
+            target = (ROOT / name).parent / path if path else ROOT / name
+            assert target.exists(), (name, link)
+            if heading:
+                titles = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), flags=re.M)
+                anchors = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+                assert heading in anchors, (name, link)
+
+
+def test_every_document_is_linked_from_the_readme():
+    linked = set(re.findall(r"\]\(([^)#]+)", DOCUMENTS["README.md"]))
+    assert {*DOCUMENTS} - {"README.md"} <= linked
+
+
+def test_files_named_in_documents_exist():
+    for name, text in DOCUMENTS.items():
+        for path in re.findall(r"\b(?:scripts|tests|vanilla_transformer)/[\w/.-]+\.(?:py|yaml)\b", text):
+            assert (ROOT / path).is_file(), (name, path)
+
+
+def test_the_readme_is_short():
+    assert len(DOCUMENTS["README.md"].splitlines()) <= 180
+
+
 def test_no_document_names_a_removed_pipeline():
     """Reported in huggingface/transformers#43256 and #43827."""
     template = (ROOT / "vanilla_transformer" / "runs" / "model_card_template.md").read_text(encoding="utf-8")
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "vanilla_transformer").rglob("*.py"))
-    for text in (README, *CARDS.values(), template, code):
+    for text in (*DOCUMENTS.values(), *CARDS.values(), template, code):
         named = set(re.findall(r"pipeline\([\"']([a-z0-9-]+)", text))
         assert named <= {task.split("_")[0] for task in PIPELINE_REGISTRY.get_supported_tasks()}
         assert "text2text-generation" not in named
@@ -211,9 +245,9 @@ def test_python_blocks_of_cards_run(name, tmp_path, monkeypatch):
     """
     monkeypatch.chdir(tmp_path)
     task = yaml.safe_load(CARDS[name].split("---")[1])["pipeline_tag"]
-    shown = blocks("python", CARDS[name])
-    assert shown
-    for block in shown:
+    code = blocks("python", CARDS[name])
+    assert code
+    for block in code:
         for folder in {".", *re.findall(r"\"(runs/[^\"]*)\"", block)}:
             if task == "translation":
                 save_translator(tmp_path / folder)
