@@ -238,7 +238,7 @@ def trials(folder, names, moments, seed=0):
 def main():
     folder, moments, *names = [*sys.argv[1:], "10"][:2] + sys.argv[3:]
     import vanilla_transformer.conversion.folders
-    import vanilla_transformer.generation.translate
+    import vanilla_transformer.generation.text_generator
     import vanilla_transformer.runs.ablation  # noqa: F401
 
     print("| command | signal | moments | ended by it | wrong |\n|---|---|---|---|---|")

@@ -14,7 +14,7 @@ from runs import ROOT, recipe_values, reversed_words, save_translator, word_toke
 from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
 from vanilla_transformer import VanillaTransformerConfig, cli
 from vanilla_transformer.decoding import FastDecoding
-from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.scoring import METRICS, score_texts
 from vanilla_transformer.tasks.seq2seq import Seq2Seq
 from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer
@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 def expected(folder):
     return [
         best[0].text.replace("\n", " ").replace("\r", " ")
-        for best in Translator.from_pretrained(folder).translate(SOURCES)
+        for best in TextGenerator.from_pretrained(folder).generate(SOURCES)
     ]
 
 
@@ -150,7 +150,7 @@ def test_a_language_model_goes_on_with_each_line(command, tmp_path):
     options = ("-m", tmp_path, "-i", tmp_path / "prompts", "--max-new-tokens", 8)
     status, together, _ = command("generate", *options)
     assert status == 0 and len(together.splitlines()) == 3
-    translator = Translator.from_pretrained(tmp_path)
+    translator = TextGenerator.from_pretrained(tmp_path)
     ids = translator.tokenizer("red dog", add_special_tokens=False, return_tensors="pt")["input_ids"]
     alone = translator.model.generate(ids, max_new_tokens=8)[0, ids.shape[1] :]
     expected = translator.tokenizer.decode(alone, skip_special_tokens=True).replace("\n", " ").replace("\r", " ")
@@ -265,7 +265,7 @@ def test_average_of_a_run_or_of_checkpoints(command, refused, tmp_path):
     status, _, err = command("average", tmp_path / "run", "--last", 2, "-o", tmp_path / "averaged")
     assert status == 0 and "checkpoint-2, checkpoint-3" in err
     weights = [
-        Translator.from_pretrained(tmp_path / place).model.lm_head.weight
+        TextGenerator.from_pretrained(tmp_path / place).model.lm_head.weight
         for place in ("averaged", "run/checkpoint-2", "run/checkpoint-3")
     ]
     assert torch.allclose(weights[0], (weights[1] + weights[2]) / 2)

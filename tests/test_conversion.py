@@ -26,7 +26,7 @@ from vanilla_transformer.conversion.family import differences, shape_of
 from vanilla_transformer.conversion.folders import convert_folder
 from vanilla_transformer.conversion.verify import check_equality, measure_equality
 from vanilla_transformer.data.files import existing_file, load_hub
-from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.hub import model_files
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
 from vanilla_transformer.runs.averaging import average_checkpoints
@@ -945,7 +945,7 @@ def test_two_vocabularies_of_as_many_tokens_are_two(tmp_path, make):
     make(tmp_path / "theirs", as_many=True)
     convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lambda line: None)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
-    translator = Translator.from_pretrained(tmp_path / "ours")
+    translator = TextGenerator.from_pretrained(tmp_path / "ours")
     config = translator.model.config
     assert config.vocab_size == config.target_vocab_size
     source, target = SENTENCES["en"][3], SENTENCES["de"][3]
@@ -960,7 +960,7 @@ def test_a_tokenizer_with_two_vocabularies_becomes_one_for_each_side(tmp_path, m
     make(tmp_path / "theirs")
     convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lambda line: None)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
-    translator = Translator.from_pretrained(tmp_path / "ours")
+    translator = TextGenerator.from_pretrained(tmp_path / "ours")
     source, target = SENTENCES["en"][3], SENTENCES["de"][3]
     assert translator.tokenizer(source).input_ids == theirs(source).input_ids
     written = translator.target_tokenizer(text_target=target).input_ids
@@ -972,17 +972,17 @@ def test_a_tokenizer_with_two_vocabularies_becomes_one_for_each_side(tmp_path, m
     expected = theirs.batch_decode(
         model.generate(**theirs(source, return_tensors="pt"), **options), skip_special_tokens=True
     )
-    ((hypothesis,),) = translator.translate([source], **options)
+    ((hypothesis,),) = translator.generate([source], **options)
     assert hypothesis.text == expected[0] != ""
     assert translator.target_tokenizer.convert_ids_to_tokens(written) == theirs.convert_ids_to_tokens(written)
 
     # all of it goes to the Hub, where it is found again, and beside the mean of checkpoints, and a run can start from it
     with HubServer() as hub:
         code = """if True:
-            from vanilla_transformer.generation.translate import Translator
+            from vanilla_transformer.generation.text_generator import TextGenerator
             from vanilla_transformer.hub import push_folder
             push_folder("ours", "me/ours")
-            translator = Translator.from_pretrained("me/ours")
+            translator = TextGenerator.from_pretrained("me/ours")
             print(translator.tokenizer(%r).input_ids, translator.target_tokenizer(text_target=%r).input_ids)
         """
         environment = {
@@ -1036,7 +1036,7 @@ def test_the_home_of_nobody_is_not_there(tmp_path):
     for look in (
         lambda place: Recipe.from_dict(values),
         lambda place: convert_folder(place, tmp_path / "theirs", say=lambda line: None),
-        Translator.from_pretrained,
+        TextGenerator.from_pretrained,
         cli._named_config,
         existing_file,
         load_hub,

@@ -363,7 +363,7 @@ def test_shards_revisions_and_weights_that_were_there_before(saved, hub, snippet
     torch.save(answer(other), tmp_path / "other.pt")
     snippets(
         f"""{ANSWER}
-from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.hub import push_folder
 one, other = {str(saved)!r}, "{tmp_path}/sharded"
 first = push_folder(one, "me/both")
@@ -374,7 +374,7 @@ wanted = {{one: torch.load({str(saved.parent / "answer.pt")!r}), other: torch.lo
 auto = transformers.AutoModelForSeq2SeqLM
 for revision, folder in (("main", one), ("v2", other), (first.oid, one)):
     assert torch.equal(answer(auto.from_pretrained("me/both", revision=revision)), wanted[folder]), revision
-    assert torch.equal(answer(Translator.from_pretrained("me/both", revision=revision).model), wanted[folder])
+    assert torch.equal(answer(TextGenerator.from_pretrained("me/both", revision=revision).model), wanted[folder])
 try:
     auto.from_pretrained("me/both", revision="v3")
 except OSError as error:
@@ -463,11 +463,11 @@ def test_private_repositories(saved, hub, snippets, tmp_path):
 def test_a_model_in_the_cache_loads_offline_and_one_that_is_not_says_so(saved, hub, snippets):
     snippets(
         f"""
-        from vanilla_transformer.generation.translate import Translator
+        from vanilla_transformer.generation.text_generator import TextGenerator
         from vanilla_transformer.hub import push_folder
         push_folder({str(saved)!r}, "me/cached")
         push_folder({str(saved)!r}, "me/uncached")
-        Translator.from_pretrained("me/cached")
+        TextGenerator.from_pretrained("me/cached")
         """
     )
     asked = len(hub.requests)
@@ -476,8 +476,8 @@ def test_a_model_in_the_cache_loads_offline_and_one_that_is_not_says_so(saved, h
 import huggingface_hub.constants
 huggingface_hub.constants.HF_HUB_OFFLINE = True  # what the environment variable sets
 from vanilla_transformer.cli import main
-from vanilla_transformer.generation.translate import Translator
-model = Translator.from_pretrained("me/cached").model
+from vanilla_transformer.generation.text_generator import TextGenerator
+model = TextGenerator.from_pretrained("me/cached").model
 assert torch.equal(answer(model), torch.load({str(saved.parent / "answer.pt")!r}))
 main(["generate", "--model", "me/uncached", "--input", {str(saved / "README.md")!r}])
 """,

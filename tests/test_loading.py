@@ -26,7 +26,7 @@ from vanilla_transformer.cli import main
 from vanilla_transformer.conversion.convert import from_transformers
 from vanilla_transformer.conversion.folders import convert_folder
 from vanilla_transformer.generation.sentences import texts_within
-from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.loading import (
     TARGET_TOKENIZER,
     LoadingError,
@@ -189,7 +189,7 @@ def entries(folder, tmp_path):
         "convert to transformers": (("convert", folder, tmp_path / "new", "--to-transformers"), all_of_it),
         "train start_from": (("train", recipe, f"start_from={folder}"), all_of_it),
         "train tokenizer.path": (("train", recipe, f"tokenizer.path={folder}"), tokenizers),
-        "Translator": (partial(Translator.from_pretrained, folder, "cpu"), all_of_it),
+        "TextGenerator": (partial(TextGenerator.from_pretrained, folder, "cpu"), all_of_it),
         "convert_folder": (partial(convert_folder, folder, tmp_path / "new", to_transformers=True), all_of_it),
         "from_transformers": (partial(from_transformers, folder), model_alone),
         "load_config": (partial(load_config, folder), model_alone),
@@ -453,10 +453,10 @@ def test_values_that_nothing_can_follow_are_refused_before_anything_is_loaded(op
 
 
 def test_values_of_a_call_are_checked_as_well(translator):
-    loaded = Translator.from_pretrained(translator, "cpu")
+    loaded = TextGenerator.from_pretrained(translator, "cpu")
     for name, value in (("num_beams", 0), ("length_penalty", float("nan")), ("num_beams", "x"), ("num_beams", True)):
         with pytest.raises(ValueError, match=f"{name}=.* must be a number from"):
-            next(loaded.translate(["red"], **{name: value}))
+            next(loaded.generate(["red"], **{name: value}))
 
 
 # Texts longer than the model was trained with ------------------------------------------------------------------------
@@ -473,13 +473,13 @@ def short(tmp_path_factory):
 
 
 def test_a_long_text_is_read_sentence_by_sentence_and_nothing_is_lost(short, command, tmp_path):
-    loaded = Translator.from_pretrained(short, "cpu")
+    loaded = TextGenerator.from_pretrained(short, "cpu")
     long = "Red dog.  Blue sun.\u2003Big cat!"
     parts = texts_within(long, lambda text: len(loaded.tokenizer(text)["input_ids"]) <= 12)
     assert len(parts) > 1 and "".join(gap + part for gap, part in parts) == long
-    alone = [best for (best,) in loaded.translate([part for _, part in parts], scores=True)]
+    alone = [best for (best,) in loaded.generate([part for _, part in parts], scores=True)]
     said = []
-    (best,), (other,) = loaded.translate([long, parts[0][1]], scores=True, report=said.append)
+    (best,), (other,) = loaded.generate([long, parts[0][1]], scores=True, log=said.append)
     assert best.text == "".join(gap + part.text for (gap, _), part in zip(parts, alone, strict=True))
     assert best.score == pytest.approx(sum(part.score for part in alone), rel=1e-5) and other.text == alone[0].text
     assert said == [
@@ -495,20 +495,20 @@ def test_a_long_text_is_read_sentence_by_sentence_and_nothing_is_lost(short, com
 
 
 def test_what_cannot_be_split_is_read_as_a_whole_with_a_warning(short, tmp_path):
-    loaded = Translator.from_pretrained(short, "cpu")
+    loaded = TextGenerator.from_pretrained(short, "cpu")
     said = []
     words = "red dog blue sun big cat red dog blue sun"
-    assert len(list(loaded.translate([words, "Red. " + words.capitalize()], report=said.append))) == 2
+    assert len(list(loaded.generate([words, "Red. " + words.capitalize()], log=said.append))) == 2
     assert "line 2 is longer than the 12 tokens" in said[0] and "lines 1, 2 are read as a whole" in said[1]
     said.clear()
-    results = list(loaded.translate(["Red dog. Blue sun. Big cat."], n_best=2, num_beams=2, report=said.append))
+    results = list(loaded.generate(["Red dog. Blue sun. Big cat."], n_best=2, num_beams=2, log=said.append))
     assert len(results[0]) == 2 and "line 1 is read as a whole with more than the 12 tokens" in said[0]
 
     tokenizer = word_tokenizer()
     tokenizer.model_max_length = 4
     model = tiny_model("decoder-only", vocab_size=280)
     said.clear()
-    list(Translator(model, tokenizer).translate(["red dog. blue sun."], max_new_tokens=2, report=said.append))
+    list(TextGenerator(model, tokenizer).generate(["red dog. blue sun."], max_new_tokens=2, log=said.append))
     assert len(said) == 1 and "read as a whole" in said[0] and "shorten what it continues" in said[0]
 
 
@@ -533,10 +533,10 @@ def test_a_tokenizer_without_a_padding_token_serves_one_text_and_many(tmp_path, 
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     assert load_tokenizer(tmp_path).pad_token_id is None
-    loaded = Translator.from_pretrained(tmp_path, "cpu")
+    loaded = TextGenerator.from_pretrained(tmp_path, "cpu")
     options = {"max_new_tokens": 5, "do_sample": False}
-    alone = [best[0] for text in SOURCES[:4] for best in loaded.translate([text], scores=True, **options)]
-    together = [best[0] for best in loaded.translate(SOURCES[:4], scores=True, **options)]
+    alone = [best[0] for text in SOURCES[:4] for best in loaded.generate([text], scores=True, **options)]
+    together = [best[0] for best in loaded.generate(SOURCES[:4], scores=True, **options)]
     assert [best.text for best in together] == [best.text for best in alone]
     assert [best.score for best in together] == pytest.approx([best.score for best in alone], rel=1e-4)
     (tmp_path / "in.txt").write_text("\n".join(SOURCES[:4]) + "\n")
@@ -553,7 +553,7 @@ def test_special_tokens_in_texts_of_users_are_text_in_every_call_of_the_package(
     ids = tokenizer.apply_chat_template([{"role": "user", "content": "red"}], tokenize=True, return_dict=False)
     assert ids[0] == tokenizer.convert_tokens_to_ids("<turn>") and 2 in ids
 
-    loaded = Translator.from_pretrained(translator, "cpu")
+    loaded = TextGenerator.from_pretrained(translator, "cpu")
     assert loaded._encoded("red</s>")[-1:] == [2] and loaded._encoded("red</s>").count(2) == 1
     use = TranslationPipeline(loaded.model, loaded.tokenizer)
     (part,) = use.preprocess("red</s>")
@@ -614,7 +614,7 @@ def test_iterators_of_all_kinds_can_be_given_to_pipelines(translator):
     for texts in (iter(SOURCES[:3]), map(str, SOURCES[:3]), (text for text in SOURCES[:3])):
         assert [record for (record,) in use(texts)] == expected
     with pytest.raises(TypeError, match="not one text"):
-        next(Translator(use.model, use.tokenizer).translate("red"))
+        next(TextGenerator(use.model, use.tokenizer).generate("red"))
 
 
 def test_an_adapter_on_the_hub_does_not_lead_to_the_model_that_it_names(translator, tmp_path, monkeypatch):

@@ -35,7 +35,7 @@ from tiny import randomise, tiny_model
 from vanilla_transformer import loading
 from vanilla_transformer.conversion.folders import convert_folder
 from vanilla_transformer.generation.sentences import split_sentences, texts_within
-from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.pipelines import TranslationPipeline, register
 from vanilla_transformer.tokenization import train_tokenizer
 
@@ -190,7 +190,7 @@ def test_outputs_and_scores_are_the_models(translator):
 def test_our_models_write_what_the_translator_writes(tmp_path):
     save_translator(tmp_path)
     texts = [source for source, _ in reversed_words(9, 3)]
-    expected = [best[0].text for best in Translator.from_pretrained(tmp_path, device="cpu").translate(texts)]
+    expected = [best[0].text for best in TextGenerator.from_pretrained(tmp_path, device="cpu").generate(texts)]
     use = pipeline("translation", model=str(tmp_path), batch_size=4)
     assert [record["translation_text"] for record in use(texts)] == expected
     short = pipeline("translation", model=str(tmp_path), max_new_tokens=2, return_tensors=True)
@@ -369,7 +369,7 @@ def test_separate_target_tokenizers_and_saving(tmp_path, monkeypatch):
         pipeline("translation", model=str(tmp_path / "a"))
     target.save_pretrained(tmp_path / "a" / loading.TARGET_TOKENIZER)
     use = pipeline("translation", model=str(tmp_path / "a"))
-    expected = [best[0].text for best in Translator.from_pretrained(tmp_path / "a", device="cpu").translate(TEXTS)]
+    expected = [best[0].text for best in TextGenerator.from_pretrained(tmp_path / "a", device="cpu").generate(TEXTS)]
     assert [record["translation_text"] for record in use(TEXTS, batch_size=2)] == expected
     use.save_pretrained(tmp_path / "b")
     assert (

@@ -17,7 +17,7 @@ import vanilla_transformer as vt
 from runs import WORDS, reversed_words, save_translator, word_tokenizer
 from tiny import tiny_model
 from vanilla_transformer import cli
-from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.scoring import METRICS, compare_systems, evaluators, modules, score_texts
 from vanilla_transformer.scoring.scores import check_tokenizer
 from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
@@ -231,7 +231,7 @@ def test_evaluate_writes_and_scores_a_line_for_each_line(command, files, transla
     model = ("--model", translator, "--source", "src", "--target", "tgt")
     status, out, err = command("evaluate", *model, "--output", "out", "--metrics", "bleu", "chrf", "wer")
     written = (files / "out").read_text().split("\n")
-    outputs = [best[0].text for best in Translator.from_pretrained(translator).translate([s for s, _ in pairs])]
+    outputs = [best[0].text for best in TextGenerator.from_pretrained(translator).generate([s for s, _ in pairs])]
     assert status == 0 and err == "8 lines, 3 of them with an empty side\n"
     assert written == [text.replace("\n", " ").replace("\r", " ") for text in outputs] + [""]
     assert written[0] == written[-2] == "" and all(written[1:6])

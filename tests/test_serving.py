@@ -23,10 +23,10 @@ import vanilla_transformer as vt
 from runs import ROOT, reversed_words, save_translator, word_tokenizer
 from tiny import tiny_model
 from vanilla_transformer import cli
-from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.serving.app import Server, create_app
 from vanilla_transformer.serving.engine import BusyError, Engine, Item
-from vanilla_transformer.serving.models import Generation, Output, Passage, TextGenerator, load
+from vanilla_transformer.serving.models import Generation, Output, Passage, ServedGenerator, load
 from vanilla_transformer.serving.settings import ServerSettings
 from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
 
@@ -80,7 +80,7 @@ def lm(language_model):
 
 
 def test_translations_are_those_of_generate_however_they_come(client, folder):
-    expected = [best[0].text for best in Translator.from_pretrained(folder).translate(SOURCES)]
+    expected = [best[0].text for best in TextGenerator.from_pretrained(folder).generate(SOURCES)]
     answer = client.post("/translate", json={"q": SOURCES, "source": "en", "target": "de"})
     assert answer.status_code == 200 and answer.json() == {"translatedText": expected}
     with ThreadPoolExecutor(8) as pool:
@@ -95,10 +95,10 @@ def test_translations_are_those_of_generate_however_they_come(client, folder):
 
 
 def test_paragraphs_and_blank_lines_stay_and_long_texts_are_split_at_sentences(client, folder):
-    translator = Translator.from_pretrained(folder)
+    translator = TextGenerator.from_pretrained(folder)
 
     def alone(text):
-        return next(translator.translate([text]))[0].text
+        return next(translator.generate([text]))[0].text
 
     text = "\n\nRed dog\r\n\n  blue cat \n"
     wanted = f"\n\n{alone('Red dog')}\r\n\n  {alone('blue cat')} \n"
@@ -116,7 +116,7 @@ def test_paragraphs_and_blank_lines_stay_and_long_texts_are_split_at_sentences(c
 
 
 def test_alternatives_are_the_next_best_beams(client, folder):
-    best = next(Translator.from_pretrained(folder).translate([SOURCES[0]], n_best=3, num_beams=3))
+    best = next(TextGenerator.from_pretrained(folder).generate([SOURCES[0]], n_best=3, num_beams=3))
     answer = client.post("/translate", json={"q": SOURCES[0], "alternatives": 2}).json()
     assert [answer["translatedText"], *answer["alternatives"]] == [hypothesis.text for hypothesis in best]
     answer = client.post("/translate", json={"q": [f"{SOURCES[0]}\n{SOURCES[1]}", SOURCES[0], ""], "alternatives": 2})
@@ -249,7 +249,7 @@ def test_only_who_may_is_answered(folder):
 
 def completion(model, prompt, tokens):
     """The greedy one, by generate() itself."""
-    translator = Translator.from_pretrained(model)
+    translator = TextGenerator.from_pretrained(model)
     ids = translator.tokenizer(prompt, return_tensors="pt")
     written = translator.model.generate(**ids, max_new_tokens=tokens, do_sample=False)[0, ids.input_ids.shape[1] :]
     return translator.tokenizer.decode(written, skip_special_tokens=True)
@@ -262,7 +262,7 @@ def test_completions_continue_the_whole_prompt(lm, language_model):
     answer = lm.post("/v1/completions", json=body).json()
     assert [choice["text"] for choice in answer["choices"]] == expected and all(expected)
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["length", "length"]
-    tokenizer = Translator.from_pretrained(language_model).tokenizer
+    tokenizer = TextGenerator.from_pretrained(language_model).tokenizer
     read = sum(len(tokenizer(prompt)["input_ids"]) for prompt in prompts)
     assert answer["usage"] == {"prompt_tokens": read, "completion_tokens": 24, "total_tokens": read + 24}
     answer = lm.post("/v1/completions", json={**body, "prompt": prompts[0], "echo": True}).json()
@@ -498,7 +498,7 @@ def test_a_full_queue_a_slow_model_and_one_that_hangs_are_said():
 
 def endless(folder):
     """A language model whose texts never end by themselves, and that may write thousands of tokens."""
-    generator = TextGenerator(Translator.from_pretrained(folder))
+    generator = ServedGenerator(TextGenerator.from_pretrained(folder))
     generator.eos_ids, generator.limit = set(), 10**9
     generator.model.generation_config.eos_token_id = None
     return generator
@@ -590,7 +590,7 @@ def test_the_server_starts_refuses_a_taken_port_and_stops_when_asked(folder, ref
             connection.request("POST", "/translate", json.dumps(body), JSON)
             return connection
 
-        (best,) = next(Translator.from_pretrained(folder).translate([SOURCES[0]]))
+        (best,) = next(TextGenerator.from_pretrained(folder).generate([SOURCES[0]]))
         assert json.load(post({"q": SOURCES[0]}).getresponse()) == {"translatedText": best.text}
         too_large = post({"q": "a" * 20_000_000}).getresponse()
         assert too_large.status == 413 and b"more than the 1,048,576 bytes" in too_large.read()
@@ -624,7 +624,7 @@ def test_a_server_that_cannot_start_says_why(refused, folder, monkeypatch, tmp_p
 
 
 def test_seeds_leave_the_random_numbers_of_others_alone(language_model):
-    generator = TextGenerator(Translator.from_pretrained(language_model))
+    generator = ServedGenerator(TextGenerator.from_pretrained(language_model))
     state = torch.get_rng_state()
     results = []
     for _ in range(2):

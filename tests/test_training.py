@@ -30,7 +30,7 @@ from runs import (
     word_tokenizer,
 )
 from tiny import tiny_model
-from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
 from vanilla_transformer.runs import run as run_module
 from vanilla_transformer.runs.averaging import average_checkpoints, average_weights
@@ -365,7 +365,7 @@ def evaluation_trainer(folder, pairs, batch_size):
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         compute_metrics=compute,
     )
-    return trainer, seen, Translator(model, tokenizer)
+    return trainer, seen, TextGenerator(model, tokenizer)
 
 
 def test_evaluation_in_batches_of_unequal_length_equals_sample_by_sample(tmp_path):
@@ -374,7 +374,7 @@ def test_evaluation_in_batches_of_unequal_length_equals_sample_by_sample(tmp_pat
     trainer, seen, translator = evaluation_trainer(tmp_path, pairs, batch_size=4)
     settings = trainer.model.generation_config.to_dict()
     measured = trainer.evaluate()
-    alone = [best[0].text for best in translator.translate([s for s, _ in pairs], read_ahead=1)]
+    alone = [best[0].text for best in translator.generate([s for s, _ in pairs], read_ahead=1)]
     assert len(set(map(len, alone))) > 3, "the outputs should differ in length"
     assert seen == [alone]
     scores = score_texts(alone, [target for _, target in pairs])
@@ -646,11 +646,13 @@ print(json.dumps(ids))
 def test_separate_vocabularies_go_with_the_run_and_every_checkpoint(separate):
     folder = separate[0].folder
     for place in (folder, folder / "checkpoint-9"):
-        translator = Translator.from_pretrained(place)
+        translator = TextGenerator.from_pretrained(place)
         assert translator.model.config.target_vocab_size == len(translator.target_tokenizer) == 280
         assert translator.target_tokenizer is not translator.tokenizer
     averaged = average_checkpoints(find_checkpoints(folder), folder.parent / "averaged")
-    assert Translator.from_pretrained(averaged).target_tokenizer.get_vocab() == translator.target_tokenizer.get_vocab()
+    assert (
+        TextGenerator.from_pretrained(averaged).target_tokenizer.get_vocab() == translator.target_tokenizer.get_vocab()
+    )
 
 
 def test_the_files_were_read_as_what_they_are(separate):
@@ -742,7 +744,7 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_refused_before_training(finis
     assert not (tmp_path / "run").exists()
     overrides = [f"tokenizer.path={tmp_path / 'tokenizer'}", "model.vocab_size=288", "training.max_steps=1"]
     result = run(values, [*overrides, "averaging.last=0", "evaluation.sentences=2"])
-    translator = Translator.from_pretrained(result.folder)
+    translator = TextGenerator.from_pretrained(result.folder)
     assert (len(translator.tokenizer), translator.model.config.vocab_size) == (282, 288)
 
 
@@ -786,9 +788,9 @@ def test_two_processes_evaluate_like_one_and_agree_on_a_run(tmp_path):
 
     # one process, the same weights: the same scores of the same 21 sentences
     logged = [entry for entry in history(folder) if entry["step"] == 7 and "eval_loss" in entry][0]
-    translator = Translator.from_pretrained(folder / "checkpoint-7")
+    translator = TextGenerator.from_pretrained(folder / "checkpoint-7")
     pairs = reversed_words(21, 1)
-    outputs = [best[0].text for best in translator.translate([s for s, _ in pairs], num_beams=1)]
+    outputs = [best[0].text for best in translator.generate([s for s, _ in pairs], num_beams=1)]
     scores = score_texts(outputs, [target for _, target in pairs])
     assert (logged["eval_bleu"], logged["eval_chrf"]) == (scores["bleu"], scores["chrf"])
 

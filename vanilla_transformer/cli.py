@@ -36,7 +36,7 @@ from vanilla_transformer.utils.extras import needs
 
 if TYPE_CHECKING:
     from vanilla_transformer import VanillaTransformerConfig
-    from vanilla_transformer.generation.translate import Hypothesis, Translator
+    from vanilla_transformer.generation.text_generator import Hypothesis, TextGenerator
     from vanilla_transformer.scoring import TextScores
 
 __all__ = ["app", "main"]
@@ -227,7 +227,7 @@ def generate(
         check_output_file(output)
     source = _open_input(input)
     _quiet_libraries()
-    from vanilla_transformer.generation.translate import Translator, check_generation_options
+    from vanilla_transformer.generation.text_generator import TextGenerator, check_generation_options
 
     options: dict[str, Any] = {
         "num_beams": num_beams,
@@ -239,18 +239,18 @@ def generate(
     check_generation_options(options)
     if not sample and (temperature is not None or seed is not None):
         raise ValueError("--temperature and --seed have an effect only with --sample.")
-    translator = Translator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
-    _optimize(translator, dtype)
+    generator = TextGenerator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
+    _optimize(generator, dtype)
     if seed is not None:
         from transformers import set_seed
 
         set_seed(seed)
-    results = translator.translate(
+    results = generator.generate(
         _lines(source, input),
         n_best=n_best,
         scores=scores or n_best > 1,
         max_batch_tokens=batch_tokens,
-        report=_say,
+        log=_say,
         read_ahead=read_ahead or (1 if source.isatty() else 1024),
         **{name: value for name, value in options.items() if value is not None},
     )
@@ -259,22 +259,22 @@ def generate(
             for hypothesis in hypotheses:
                 sink.write(_output_line(number, hypothesis, n_best, scores))
             sink.flush()
-    _say_unoptimized(translator, dtype)
+    _say_unoptimized(generator, dtype)
 
 
-def _optimize(translator: "Translator", dtype: str | None) -> None:
+def _optimize(generator: "TextGenerator", dtype: str | None) -> None:
     """Let a model decode with weights of `dtype`, where one is given."""
     if dtype is None:
         return
-    optimize = getattr(translator.model, "optimize_for_inference", None)
+    optimize = getattr(generator.model, "optimize_for_inference", None)
     if optimize is None:
-        raise ValueError(f"--dtype has no effect for a {type(translator.model).__name__}; leave it out.")
+        raise ValueError(f"--dtype has no effect for a {type(generator.model).__name__}; leave it out.")
     optimize(dtype)
 
 
-def _say_unoptimized(translator: "Translator", dtype: str | None) -> None:
+def _say_unoptimized(generator: "TextGenerator", dtype: str | None) -> None:
     """Warn where the last batch was not decoded with weights of `dtype`, and say why."""
-    decoding = getattr(translator.model, "last_decoding", None)
+    decoding = getattr(generator.model, "last_decoding", None)
     if dtype is not None and decoding is not None and decoding.path != "fast":
         _say(f"warning: --dtype {dtype} had no effect, since {decoding.reason}.")
 
@@ -381,7 +381,7 @@ def evaluate(
         _print_scores(score_files(hypotheses or [], target, source, options, _say), target, sys.stdout)
         return
     generate_options: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
-    from vanilla_transformer.generation.translate import Translator, check_generation_options
+    from vanilla_transformer.generation.text_generator import TextGenerator, check_generation_options
     from vanilla_transformer.loading import check_device
 
     check_device(device)
@@ -389,12 +389,12 @@ def evaluate(
     notes: list[str] = []  # said when the model is there, too: what is refused ends in one sentence
     sources, references, options = read_parallel(source, target, options, notes.append)
     _quiet_libraries()
-    translator = Translator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
-    _optimize(translator, dtype)
+    generator = TextGenerator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
+    _optimize(generator, dtype)
     for note in notes:
         _say(note)
-    outputs = [_one_line(best[0].text) for best in translator.translate(sources, report=_say, **generate_options)]
-    _say_unoptimized(translator, dtype)
+    outputs = [_one_line(best[0].text) for best in generator.generate(sources, log=_say, **generate_options)]
+    _say_unoptimized(generator, dtype)
     if output is not None:
         with atomic_file(output) as sink:
             sink.writelines(f"{text}\n" for text in outputs)
@@ -575,12 +575,12 @@ def inspect(
     picture_format(output)
     check_output_file(output)
     _quiet_libraries()
-    from vanilla_transformer.generation.translate import Translator
+    from vanilla_transformer.generation.text_generator import TextGenerator
     from vanilla_transformer.inspection.attention import attention_maps, plot_attention
 
-    translator = Translator.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
+    generator = TextGenerator.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
     maps = attention_maps(
-        translator.model, translator.tokenizer, source, target, target_tokenizer=translator.target_tokenizer
+        generator.model, generator.tokenizer, source, target, target_tokenizer=generator.target_tokenizer
     )
     plot_attention(maps, output, kind=kind, layer=layer, head="each" if each_head else None)  # type: ignore[arg-type]
     _say(f"attention drawn in {output}")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vanilla_transformer.data.written_forms import written_form_splits
-from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.inspection.attention import attention_maps, plot_attention
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
 from vanilla_transformer.runs.run import run_recipe, spare
@@ -56,9 +56,9 @@ def run_demo(output: Path, overrides: Iterable[str] = (), say: Callable[[str], N
             stream.writelines(f"{source}\t{target}\n" for source, target in pairs)
     result = run_recipe(recipe, overwrite=True, say=say)
 
-    translator = Translator.from_pretrained(result.folder)
+    generator = TextGenerator.from_pretrained(result.folder)
     shown = splits["test"][:SHOWN]
-    outputs = translator.translate([source for source, _ in shown])
+    outputs = generator.generate([source for source, _ in shown])
     table = Table(title="Unseen inputs")
     for column in ("input", "output", "expected", ""):
         table.add_column(column)
@@ -71,7 +71,7 @@ def run_demo(output: Path, overrides: Iterable[str] = (), say: Callable[[str], N
     example = max(splits["test"][:100], key=lambda pair: len(pair[1]) if len(pair[0]) < 45 else 0)
     drawn = ""
     with spare("the attention was not drawn", "everything else is there", say):
-        plot_attention(attention_maps(translator.model, translator.tokenizer, example[0]), picture)
+        plot_attention(attention_maps(generator.model, generator.tokenizer, example[0]), picture)
         drawn = f"; attention drawn in {picture}"
     exact = result.metrics["test"]["unseen"]["exact_match"]
     Console().print(

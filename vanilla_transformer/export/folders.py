@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.conversion.convert import load_ours
 from vanilla_transformer.conversion.folders import convert_folder
-from vanilla_transformer.generation.translate import encode_input, longest_source
+from vanilla_transformer.generation.text_generator import encode_input, longest_source
 from vanilla_transformer.loading import TARGET_TOKENIZER, load_tokenizer, locate
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors

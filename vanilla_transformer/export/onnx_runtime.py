@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vanilla_transformer.generation.text_generator import pad_rows
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.utils.extras import needs
 
@@ -46,8 +47,8 @@ class OnnxRuntime:
     @torch.inference_mode()
     def largest_difference(self, model: VanillaTransformerPreTrainedModel, rows: Rows) -> float:
         """Compare logits (of a translator for the rows turned round), padded with others in one batch."""
-        ids, mask = _padded(rows, self.config.pad_token_id or 0)
-        tokens, attended = torch.from_numpy(ids), torch.from_numpy(mask)
+        tokens, attended = pad_rows(rows, self.config.pad_token_id or 0)
+        ids, mask = tokens.numpy(), attended.numpy()
         if self.config.is_encoder_decoder:
             target = torch.flip(tokens, [1])[:, :5] % self.config.output_vocab_size
             expected = model(tokens, attended, decoder_input_ids=target).logits
@@ -77,7 +78,7 @@ class OnnxRuntime:
         return [write(row, new_tokens) for row in rows]
 
     def _translate(self, row: list[int], new_tokens: int) -> list[int]:
-        ids, mask = _padded([row], 0)
+        ids, mask = np.array([row]), np.ones((1, len(row)), dtype=np.int64)
         states = self._encode(ids, mask)
         token, past = self.config.start_token_id, None
         written: list[int] = []
@@ -131,14 +132,6 @@ class OnnxRuntime:
 def _ends(model: VanillaTransformerPreTrainedModel) -> set[int]:
     ends = model.generation_config.eos_token_id if model.can_generate() else None
     return set(ends if isinstance(ends, list) else [ends])
-
-
-def _padded(rows: Rows, pad: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return ids and mask (B, S), padded on the right."""
-    width = max(map(len, rows))
-    ids = np.array([row + [pad] * (width - len(row)) for row in rows])
-    mask = np.array([[1] * len(row) + [0] * (width - len(row)) for row in rows])
-    return ids, mask
 
 
 def _positions(mask: np.ndarray) -> np.ndarray:

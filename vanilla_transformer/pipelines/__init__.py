@@ -18,9 +18,9 @@ from transformers import AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM
 from transformers import pipelines as _library
 from transformers.pipelines import PIPELINE_REGISTRY
 
-from ..loading import load_model, load_tokenizer, locate
-from .question_answering import QuestionAnsweringPipeline
-from .text_to_text import SummarizationPipeline, TranslationPipeline
+from vanilla_transformer.loading import load_model, load_tokenizer, locate
+from vanilla_transformer.pipelines.question_answering import QuestionAnsweringPipeline
+from vanilla_transformer.pipelines.text_to_text import SummarizationPipeline, TranslationPipeline
 
 __all__ = ["QuestionAnsweringPipeline", "SummarizationPipeline", "TranslationPipeline", "register"]
 

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline
 
-from ..generation.translate import check_vocabularies, longest_source
+from vanilla_transformer.generation.text_generator import check_vocabularies, longest_source
 
 __all__ = ["QuestionAnsweringPipeline"]
 

@@ -9,14 +9,18 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pipelines.base import ChunkPipeline
 
-from ..generation.sentences import texts_within
-from ..generation.translate import check_vocabularies, input_limit, longest_source, sequence_scores
-from ..loading import TARGET_TOKENIZER, load_tokenizer, locate
+from vanilla_transformer.generation.sentences import texts_within
+from vanilla_transformer.generation.text_generator import (
+    check_vocabularies,
+    default_length,
+    input_limit,
+    join_parts,
+    longest_source,
+    sequence_scores,
+)
+from vanilla_transformer.loading import TARGET_TOKENIZER, load_tokenizer, locate
 
 __all__ = ["SummarizationPipeline", "TextToTextPipeline", "TranslationPipeline"]
-
-MAX_NEW_TOKENS = 256
-"""Where neither the call nor the model says how long an output may be; generate() itself would stop after 20."""
 
 LONG_INPUTS = ("split", "refuse", "truncate")
 
@@ -237,13 +241,10 @@ class TextToTextPipeline(ChunkPipeline):
             tokens = [part["sequences"][0, number] for part in model_outputs]
             record: dict[str, Any] = {}
             if return_text or (return_text is None and not return_tensors):
-                text = ""
-                for part, row in zip(model_outputs, tokens, strict=True):
-                    written = self.target_tokenizer.decode(
-                        row, skip_special_tokens=True, clean_up_tokenization_spaces=clean_up_tokenization_spaces
-                    )
-                    text += written if not text else (part["gap"] or " ") + written
-                record[f"{self.result_name}_text"] = "" if blank else text
+                decode = {"clean_up_tokenization_spaces": clean_up_tokenization_spaces, "skip_special_tokens": True}
+                texts = [self.target_tokenizer.decode(row, **decode) for row in tokens]
+                gaps = [part["gap"] for part in model_outputs]
+                record[f"{self.result_name}_text"] = "" if blank else join_parts(gaps, texts)
             if return_tensors:
                 record[f"{self.result_name}_token_ids"] = torch.cat(tokens)[: 0 if blank else None]
             if scores:
@@ -289,12 +290,8 @@ class TextToTextPipeline(ChunkPipeline):
             if given.get(f"{bound}_new_tokens") is not None:
                 of_task.pop(f"{bound}_length", None)
         options = of_task | options
-        lengths = ("max_length", "max_new_tokens", "max_length_over_source")
-        own = [getattr(self.model.generation_config, name, None) for name in lengths]
-        if all(value is None for value in [*own, *(options.get(name) for name in lengths)]):
-            # after the start token; the target has as many positions as the source
-            options["max_new_tokens"] = int(min(MAX_NEW_TOKENS, longest_source(self.model.config) - 1))
-        return options
+        # after the start token; the target has as many positions as the source
+        return default_length(self.model, options, used=1) | options
 
 
 def _target_tokenizer(model: PreTrainedModel, given: Any) -> PreTrainedTokenizerBase | None:

@@ -23,7 +23,7 @@ from .engine import BusyError, Engine, Item, StoppedError
 from .errors import ApiError, error_response, validation_sentence
 from .metrics import ServerMetrics
 from .middleware import BodyLimit, FormAsJson, HostCheck
-from .models import Generation, Output, Passage, Predictor, TextGenerator, TooLongError
+from .models import Generation, Output, Passage, Predictor, ServedGenerator, TooLongError
 from .schemas import ChatRequest, CompletionRequest, PredictRequest, TranslateRequest
 from .settings import ServerSettings
 
@@ -44,7 +44,7 @@ class Server:
         settings: bounds.
     """
 
-    def __init__(self, model: TextGenerator | Predictor, name: str, settings: ServerSettings | None = None):
+    def __init__(self, model: ServedGenerator | Predictor, name: str, settings: ServerSettings | None = None):
         self.model, self.name = model, name
         self.settings = settings or ServerSettings()
         self.metrics = ServerMetrics(lambda: self.engine.waiting)
@@ -80,9 +80,9 @@ class Server:
                 401, "an API key is needed: send Authorization: Bearer KEY.", {"WWW-Authenticate": "Bearer"}
             )
 
-    def generator(self, kind: str) -> TextGenerator:
+    def generator(self, kind: str) -> ServedGenerator:
         """Return the model where it is of this kind."""
-        if isinstance(self.model, TextGenerator) and self.model.kind == kind:
+        if isinstance(self.model, ServedGenerator) and self.model.kind == kind:
             return self.model
         path = PATHS.get(self.model.kind, "POST /predict")
         raise ApiError(400, f"the model here is for {self.model.kind}; use {path}.")

@@ -24,12 +24,18 @@ from transformers import (
 )
 
 from vanilla_transformer.generation.sentences import texts_within
-from vanilla_transformer.generation.translate import Translator, encode_input, filler_token, input_limit
+from vanilla_transformer.generation.text_generator import (
+    TextGenerator,
+    encode_input,
+    filler_token,
+    input_limit,
+    pad_rows,
+)
 from vanilla_transformer.loading import check_device, load_config, load_model, load_tokenizer, locate
 
 from .engine import Item
 
-__all__ = ["BACKENDS", "Generation", "Output", "Passage", "Predictor", "TextGenerator", "TooLongError", "load"]
+__all__ = ["BACKENDS", "Generation", "Output", "Passage", "Predictor", "ServedGenerator", "TooLongError", "load"]
 
 BACKENDS = ("torch",)
 """What computes; another one is another class with `run`, which `load` makes."""
@@ -112,14 +118,14 @@ class Output:
     finish_reason: str
 
 
-class TextGenerator:
+class ServedGenerator:
     """An encoder-decoder that translates, or a decoder that continues texts.
 
     Args:
         translator: with model and tokenizers.
     """
 
-    def __init__(self, translator: Translator):
+    def __init__(self, translator: TextGenerator):
         self.model = translator.model
         self.target_tokenizer = translator.target_tokenizer
         config = self.model.config
@@ -206,14 +212,8 @@ class TextGenerator:
             return
         options: Generation = items[0].options  # type: ignore[assignment]
         rows = [item.payload.ids for item in items]
-        width = max(map(len, rows))
-        pads = [[self.filler] * (width - len(row)) for row in rows]
-        if self.kind == "translation":
-            ids = [row + pad for row, pad in zip(rows, pads, strict=True)]
-            mask = [[1] * len(row) + [0] * len(pad) for row, pad in zip(rows, pads, strict=True)]
-        else:  # a text that is continued must end at the end of its row
-            ids = [pad + row for row, pad in zip(rows, pads, strict=True)]
-            mask = [[0] * len(pad) + [1] * len(row) for row, pad in zip(rows, pads, strict=True)]
+        # a text that is continued must end at the end of its row
+        ids, mask = pad_rows(rows, self.filler, "right" if self.kind == "translation" else "left")
         progress = _Progress(self, items, options.n_best == 1, tick)
         given = options.to_generate()
         lengths = ("max_length", "max_new_tokens", "max_length_over_source")
@@ -224,12 +224,12 @@ class TextGenerator:
             given["max_new_tokens"] = max(item.payload.max_new_tokens for item in items)
         with _seeded(options.seed, self.model.device):
             written = self.model.generate(
-                input_ids=torch.tensor(ids, device=self.model.device),
-                attention_mask=torch.tensor(mask, device=self.model.device),
+                input_ids=ids.to(self.model.device),
+                attention_mask=mask.to(self.model.device),
                 stopping_criteria=StoppingCriteriaList([progress]),
                 **given,
             )
-        start = width if self.kind == "text-generation" else 1
+        start = ids.shape[1] if self.kind == "text-generation" else 1
         for item, outputs in zip(items, written[:, start:].view(len(items), options.n_best, -1).tolist(), strict=True):
             if not item.delivered and not item.cancelled:
                 item.finish(self.output(item.payload, outputs))
@@ -262,7 +262,7 @@ class _Progress(StoppingCriteria):
         tick: is called at each step.
     """
 
-    def __init__(self, generator: TextGenerator, items: Sequence[Item], is_single: bool, tick: Callable[[], None]):
+    def __init__(self, generator: ServedGenerator, items: Sequence[Item], is_single: bool, tick: Callable[[], None]):
         self.generator, self.items, self.is_single, self.tick = generator, items, is_single, tick
         self.start: int | None = None
 
@@ -383,7 +383,7 @@ def load(
     device: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
-) -> TextGenerator | Predictor:
+) -> ServedGenerator | Predictor:
     """Load what a server answers with, by the class that config.json names.
 
     Raises:
@@ -400,7 +400,7 @@ def load(
         kind, automatic = "feature-extraction", AutoModel
     if not kind:
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        return TextGenerator(Translator.from_pretrained(model, device, **options))
+        return ServedGenerator(TextGenerator.from_pretrained(model, device, **options))
     tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
     loaded = load_model(source, automatic, trust_remote_code=trust_remote_code)
     if device is None and torch.accelerator.is_available():

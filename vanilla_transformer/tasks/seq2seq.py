@@ -21,7 +21,7 @@ from vanilla_transformer.data.packing import PackPairs
 from vanilla_transformer.data.preparation import TokenizerTexts, pair_lengths, tokenize_pairs
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.sources import ParallelData, load_parallel
-from vanilla_transformer.generation.translate import Translator
+from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.loading import TARGET_TOKENIZER, has_target_tokenizer
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
 from vanilla_transformer.recipes.presets import PAPER
@@ -31,6 +31,7 @@ from vanilla_transformer.tasks.task import TRAINING_DEFAULTS, Example, Part, Sco
 from vanilla_transformer.tokenization import train_tokenizer
 from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer
 from vanilla_transformer.utils.languages import language_name
+from vanilla_transformer.utils.log import no_log
 from vanilla_transformer.utils.public import escape_markdown
 from vanilla_transformer.utils.quiet import shows_bars
 
@@ -201,11 +202,11 @@ class Seq2Seq(Task):
 
     def examples(self, model: PreTrainedModel, part: Part, rows: Sequence[int]) -> list[Example]:
         pairs = part.dataset.select(rows)
-        return list(map(Example, pairs["source"], pairs["target"], self._written(model, pairs["source"], report=str)))
+        return list(map(Example, pairs["source"], pairs["target"], self._written(model, pairs["source"], log=no_log)))
 
     def _written(self, model: PreTrainedModel, sources: Iterable[str], **options: Any) -> list[str]:
-        translator = Translator(model, self.tokenizer, self.target_tokenizer)
-        return [best[0].text for best in translator.translate(sources, **options)]
+        generator = TextGenerator(model, self.tokenizer, self.target_tokenizer)
+        return [best[0].text for best in generator.generate(sources, **options)]
 
     def score_line(self, scores: dict[str, Any]) -> str:
         return (
