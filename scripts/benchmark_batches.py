@@ -51,18 +51,18 @@ def main(recipe: Recipe, count: int, rounds: int) -> None:
         for way, (batches, collate, _) in ways.items()
     }
     speeds: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
-    supports_segments = VanillaTransformerStack.supports_segments
+    supports_varlen = VanillaTransformerStack.supports_varlen
     for round_number in range(rounds + 1):
         for way, (_, _, masked) in ways.items():
             if masked:
-                VanillaTransformerStack.supports_segments = lambda *args: False  # type: ignore[method-assign]
+                VanillaTransformerStack.supports_varlen = lambda *args: False  # type: ignore[method-assign]
             started = time.process_time()
             for batch, _ in prepared[way]:
                 model(**batch, skip_logits=True).loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
             seconds = time.process_time() - started
-            VanillaTransformerStack.supports_segments = supports_segments  # type: ignore[method-assign]
+            VanillaTransformerStack.supports_varlen = supports_varlen  # type: ignore[method-assign]
             if round_number:  # the first warms up
                 speeds[way].append(sum(tokens for _, tokens in prepared[way]) / seconds)
 

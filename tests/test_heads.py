@@ -150,7 +150,7 @@ def test_loss_over_spans(architecture):
             "tokens": TOKEN,
             "spans": SPAN,
         }.items()
-        for architecture in head.served_architectures
+        for architecture in head.supported_architectures
     ],
 )
 def test_accumulation_in_trainer_equals_one_batch(tmp_path, architecture, kind, head):

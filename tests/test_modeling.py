@@ -37,7 +37,11 @@ from tiny import (
 )
 from vanilla_transformer import modeling_vanilla_transformer
 from vanilla_transformer.losses_vanilla_transformer import _ChunkedCrossEntropy, shift_right, smoothed_cross_entropy
-from vanilla_transformer.modeling_vanilla_transformer import rotary_encoding, rotate, sinusoidal_encoding
+from vanilla_transformer.modeling_vanilla_transformer import (
+    apply_rotary_pos_emb,
+    rotary_embeddings,
+    sinusoidal_encoding,
+)
 
 AUTO_CLASSES = {
     "encoder-decoder": AutoModelForSeq2SeqLM,
@@ -1057,7 +1061,8 @@ def test_special_tokens_of_the_tests():
 
 def test_rotary_positions_are_those_of_llama():
     from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as llama_rotary
 
     generator = torch.Generator().manual_seed(0)
     query, key = (torch.randn(2, heads, 9, 8, generator=generator) for heads in (4, 2))
@@ -1067,15 +1072,14 @@ def test_rotary_positions_are_those_of_llama():
             hidden_size=32, num_attention_heads=4, rope_parameters={"rope_type": "default", "rope_theta": theta}
         )
         cos, sin = LlamaRotaryEmbedding(config)(query, positions)
-        expected = apply_rotary_pos_emb(query, key, cos, sin)
-        encoding = rotary_encoding(positions, 8, theta)
-        for ours, theirs in zip((rotate(query, encoding), rotate(key, encoding)), expected, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
-    assert rotate(query.bfloat16(), encoding).dtype == torch.bfloat16
+        expected = llama_rotary(query, key, cos, sin)
+        encoding = rotary_embeddings(positions, 8, theta)
+        for states, theirs in zip((query, key), expected, strict=True):
+            torch.testing.assert_close(apply_rotary_pos_emb(states, encoding), theirs, rtol=1e-4, atol=1e-4)
+    assert apply_rotary_pos_emb(query.bfloat16(), encoding).dtype == torch.bfloat16
     # scores depend on distances alone
-    scores = rotate(query, rotary_encoding(positions, 8, 1e4)) @ rotate(query, rotary_encoding(positions, 8, 1e4)).mT
-    moved = rotary_encoding(positions + 77, 8, 1e4)
-    torch.testing.assert_close(scores, rotate(query, moved) @ rotate(query, moved).mT, rtol=1e-4, atol=1e-4)
+    turned, moved = (apply_rotary_pos_emb(query, rotary_embeddings(positions + n, 8, 1e4)) for n in (0, 77))
+    torch.testing.assert_close(turned @ turned.mT, moved @ moved.mT, rtol=1e-4, atol=1e-4)
 
 
 def test_theta_and_rotary_positions_reach_the_model():

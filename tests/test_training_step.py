@@ -17,7 +17,7 @@ from vanilla_transformer import losses_vanilla_transformer as losses
 from vanilla_transformer import modeling_vanilla_transformer as modeling
 from vanilla_transformer.losses_vanilla_transformer import chunked_cross_entropy, smoothed_cross_entropy
 from vanilla_transformer.modeling_vanilla_transformer import dropout
-from vanilla_transformer.sequences_vanilla_transformer import Segments, Unpadded
+from vanilla_transformer.sequences_vanilla_transformer import PaddingFreeBatch, SequenceLengths
 
 IGNORED = -100
 
@@ -294,8 +294,8 @@ def sides(architecture):
 
 def counting(monkeypatch):
     """How often attention went sequence by sequence."""
-    calls, original = [], modeling.segmented_attention
-    monkeypatch.setattr(modeling, "segmented_attention", lambda *args: calls.append(args[5]) or original(*args))
+    calls, original = [], modeling.variable_length_attention
+    monkeypatch.setattr(modeling, "variable_length_attention", lambda *args: calls.append(args[5]) or original(*args))
     return calls
 
 
@@ -338,7 +338,7 @@ def test_packed_is_padded_is_alone(monkeypatch, architecture, overrides, form):
         batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
     model(**batch, skip_logits=True)
     assert len(calls) >= layers
-    assert all(sum(segments.queries) in (sum(SOURCES), sum(TARGETS)) for segments in calls)
+    assert all(sum(sequence_lengths.queries) in (sum(SOURCES), sum(TARGETS)) for sequence_lengths in calls)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -436,8 +436,10 @@ def test_flash_attention_gets_the_bounds_of_the_sequences(monkeypatch, architect
         assert all(bound.dtype == torch.int32 and bound[0] == 0 for bound in bounds)
         queries, keys = (bound.diff().tolist() for bound in bounds)
         assert (max(queries), max(keys)) == (kwargs["max_length_q"], kwargs["max_length_k"])
-        segments = Segments(queries, keys)
-        return modeling.segmented_attention(module, query, key, value, None, segments, scaling, dropout), None
+        sequence_lengths = SequenceLengths(queries, keys)
+        return modeling.variable_length_attention(
+            module, query, key, value, None, sequence_lengths, scaling, dropout
+        ), None
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", varlen)
     model.config._attn_implementation_internal = "flash_attention_2"
@@ -455,15 +457,15 @@ def test_flash_attention_gets_the_bounds_of_the_sequences(monkeypatch, architect
 def test_a_long_row_and_back():
     mask = torch.tensor([[0, 1, 1], [1, 1, 1], [0, 0, 0], [1, 0, 1]]).bool()
     states = torch.arange(24.0).view(4, 3, 2)
-    unpadded = Unpadded.from_mask(mask, [3, 0, 1])
+    unpadded = PaddingFreeBatch.from_mask(mask, [3, 0, 1])
     assert unpadded.lengths == [2, 2, 3]
-    long = unpadded.take(states)
+    long = unpadded.unpad(states)
     assert torch.equal(long[0], torch.cat([states[3, [0, 2]], states[0, 1:], states[1]]))
-    assert torch.equal(unpadded.put_back(long), states * mask.unsqueeze(-1))
-    packed = Unpadded.from_packed(torch.tensor([[0, 0, 1], [0, 1, 1]]))
+    assert torch.equal(unpadded.pad(long), states * mask.unsqueeze(-1))
+    packed = PaddingFreeBatch.from_packed(torch.tensor([[0, 0, 1], [0, 1, 1]]))
     assert packed.lengths == [2, 1, 1, 2]
-    assert torch.equal(packed.put_back(packed.take(states[:2])), states[:2])
-    assert Segments([2, 2, 3], [1, 1, 1]).blocks == [(2, 2, 1, None, None), (1, 3, 1, None, None)]
+    assert torch.equal(packed.pad(packed.unpad(states[:2])), states[:2])
+    assert SequenceLengths([2, 2, 3], [1, 1, 1]).blocks == [(2, 2, 1, None, None), (1, 3, 1, None, None)]
 
 
 def test_blocks_of_like_queries_share_a_batch_with_masked_keys():
@@ -471,9 +473,12 @@ def test_blocks_of_like_queries_share_a_batch_with_masked_keys():
     model = tiny_model()
     attention = model.model.decoder.layers[0].cross_attn
     queries, keys = [2] * 5 + [3] * 4, [4, 1, 3, 2, 5, 2, 6, 1, 2]
-    segments = Segments(queries, keys)
-    assert [(block.sequences, block.queries, block.keys) for block in segments.blocks] == [(5, 2, 5), (4, 3, 6)]
-    assert all(len(block) == 5 for block in segments.blocks)
+    sequence_lengths = SequenceLengths(queries, keys)
+    assert [(block.sequences, block.queries, block.keys) for block in sequence_lengths.blocks] == [
+        (5, 2, 5),
+        (4, 3, 6),
+    ]
+    assert all(len(block) == 5 for block in sequence_lengths.blocks)
     states, source = torch.randn(1, sum(queries), 16), torch.randn(1, sum(keys), 16)
     results = []
     for alone in (False, True):
@@ -482,7 +487,7 @@ def test_blocks_of_like_queries_share_a_batch_with_masked_keys():
             parts = zip(*(x.split(n, 1) for x, n in zip(inputs, (queries, keys), strict=True)), strict=True)
             output = torch.cat([attention(q, k)[0] for q, k in parts], 1)
         else:
-            output = attention(*inputs, segments=segments)[0]
+            output = attention(*inputs, sequence_lengths=sequence_lengths)[0]
         results.append((output, *torch.autograd.grad((output**2).sum(), [*inputs, *attention.parameters()])))
     for together, one_by_one in zip(*results, strict=True):
         assert_close(together, one_by_one, atol=1e-4)

@@ -357,7 +357,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         for stack, names in attentions.items():
             tensor[f"{stack}.embed_tokens"] = "embedding_rowwise"
             for name in names:
-                if name == "self_attn" and self.has_score_bias:
+                if name == "self_attn" and self.has_position_bias:
                     continue  # what is added to scores is for all heads
                 tensor |= {f"{stack}.layers.*.{name}.{projection}_proj": "colwise" for projection in "qkv"}
                 tensor[f"{stack}.layers.*.{name}.o_proj"] = "rowwise"
@@ -585,7 +585,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return self.attention_bias if self.attention_output_bias is None else self.attention_output_bias
 
     @property
-    def has_score_bias(self) -> bool:
+    def has_position_bias(self) -> bool:
         """Whether positions are told by a number that is added to the scores of each head."""
         return self.position_encoding in ("alibi", "relative")
 

@@ -106,7 +106,7 @@ def check_continuous_batching(config: Any) -> None:
     for name, served in (
         ("architecture", config.architecture == "decoder-only"),
         ("shared_layers", not config.shared_layers),
-        ("position_encoding", not config.has_score_bias),
+        ("position_encoding", not config.has_position_bias),
     ):
         if not served:
             raise ValueError(
@@ -164,7 +164,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             return next((v for v in (in_call.get(name), kwargs.get(name), *in_configs) if v is not None), None)
 
         if self.config.is_encoder_decoder and kwargs.get("attention_mask") is None:
-            kwargs["attention_mask"] = self._mask_of_padding(
+            kwargs["attention_mask"] = self._padding_mask(
                 kwargs.get("input_ids") if inputs is None else inputs, setting("pad_token_id"), setting("eos_token_id")
             )
         changes: dict[str, Any] = {}
@@ -277,7 +277,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             )
 
     @staticmethod
-    def _mask_of_padding(tokens: torch.Tensor | None, pad: int | None, eos: int | list[int] | None) -> Any:
+    def _padding_mask(tokens: torch.Tensor | None, pad: int | None, eos: int | list[int] | None) -> Any:
         """(B, S), 0 at padding; `None` where there is none, or where it could be the end of the text."""
         if tokens is None or tokens.dim() != 2 or pad is None or pad in (eos if isinstance(eos, list) else [eos]):
             return None

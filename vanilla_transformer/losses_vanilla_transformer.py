@@ -69,7 +69,7 @@ def loss_per_item(
     return total / items.clamp(min=1)
 
 
-def dtype_of_products(states: torch.Tensor) -> torch.dtype:
+def compute_dtype(states: torch.Tensor) -> torch.dtype:
     """That in which matrices are multiplied: under autocast another than that of the states."""
     device = states.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
@@ -207,7 +207,7 @@ def chunked_cross_entropy(
     labels = labels.to(hidden.device).reshape(-1)
     counted = (labels != IGNORED).nonzero().squeeze(-1)
     hidden, labels = hidden.reshape(-1, hidden.shape[-1])[counted], labels[counted]
-    dtype = dtype_of_products(hidden)
+    dtype = compute_dtype(hidden)
     smoothing = uniform_share(label_smoothing, label_smoothing_form, weight.shape[0])
     # its matrix products are in the dtype that they are given
     with torch.autocast(hidden.device.type, enabled=False):
@@ -227,7 +227,7 @@ def check_labels(labels: torch.Tensor | None, shape: torch.Size) -> None:
         raise ValueError(f"labels of shape {tuple(labels.shape)} do not fit {shape[0]} rows of {shape[1]} positions.")
 
 
-def labels_of_tokens(labels: torch.Tensor | None, mask: Any) -> torch.Tensor | None:
+def ignore_padding_labels(labels: torch.Tensor | None, mask: Any) -> torch.Tensor | None:
     """`labels` (B, T) without those at padding: in training no layer computes what stands there.
 
     Args:
@@ -238,7 +238,7 @@ def labels_of_tokens(labels: torch.Tensor | None, mask: Any) -> torch.Tensor | N
     return labels.masked_fill(mask[:, -labels.shape[1] :].to(labels.device) == 0, IGNORED)
 
 
-def labels_of_next_tokens(
+def ignore_labels_without_context(
     labels: torch.Tensor, mask: Any, starts: torch.Tensor | None = None, shifted: bool = False
 ) -> torch.Tensor:
     """`labels` (B, T) of a decoder-only model without those that no token of the same sequence comes before.
@@ -247,7 +247,7 @@ def labels_of_next_tokens(
     followed by padding, and the first one not to follow it. So right padding, left padding and none have the same loss.
 
     Args:
-        mask: as for [`labels_of_tokens`].
+        mask: as for [`ignore_padding_labels`].
         starts: (B, T), true for the first token of each of several sequences in a row.
         shifted: `labels` hold at each position the token that follows it, and not the token itself.
     """

@@ -62,24 +62,24 @@ from .losses_vanilla_transformer import (
     IGNORED,
     check_labels,
     chunked_cross_entropy,
-    dtype_of_products,
-    labels_of_next_tokens,
-    labels_of_tokens,
+    compute_dtype,
+    ignore_labels_without_context,
+    ignore_padding_labels,
     let_trainer_count_labels,
     loss_per_item,
     shift_right,
     smoothed_cross_entropy,
 )
 from .sequences_vanilla_transformer import (
-    Segments,
-    Unpadded,
+    PaddingFreeBatch,
+    SequenceLengths,
     check_pairs,
     check_rows,
     has_gaps,
     packed_sequences,
     same_sequence,
     sequence_starts,
-    without_padding,
+    unpad_batches,
 )
 
 # ---------------------------------------------------------------------------------------------------------- positions
@@ -157,7 +157,7 @@ def sinusoidal_encoding(position_ids: torch.Tensor, width: int, form: str = "int
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width].float()
 
 
-def rotary_encoding(position_ids: torch.Tensor, width: int, theta: float) -> torch.Tensor:
+def rotary_embeddings(position_ids: torch.Tensor, width: int, theta: float) -> torch.Tensor:
     """Rotary positions (Su et al. 2021): cosine and sine of `pos * theta^(-2i/width)`, by which the i-th pair is turned.
 
     Args:
@@ -171,12 +171,12 @@ def rotary_encoding(position_ids: torch.Tensor, width: int, theta: float) -> tor
     return torch.stack([angles.cos(), angles.sin()]).float()
 
 
-def rotate(states: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
-    """Turn the pairs of queries or keys (B, H, T, d) by `rotary_encoding` (2, B or 1, T, d/2).
+def apply_rotary_pos_emb(states: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
+    """Turn the pairs of queries or keys (B, H, T, d) by `rotary_embeddings` (2, B or 1, T, d/2).
 
     A pair is i and i + d/2, as in Llama.
     """
-    cos, sin = rotation.unsqueeze(-3).to(states.dtype).unbind(0)  # (B or 1, 1, T, d/2) each
+    cos, sin = rotary.unsqueeze(-3).to(states.dtype).unbind(0)  # (B or 1, 1, T, d/2) each
     first, second = states.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
@@ -228,7 +228,7 @@ def add_to_mask(bias: torch.Tensor, mask: torch.Tensor | None, dtype: torch.dtyp
     return (bias.float() + mask.float()).clamp(min=lowest).to(dtype)
 
 
-def values_are_at_hand(ids: torch.Tensor) -> bool:
+def can_inspect_values(ids: torch.Tensor) -> bool:
     """Whether ids can be checked: reading a value off an accelerator would stall it, and a traced tensor has none."""
     return ids.device.type == "cpu" and ids.numel() > 0 and not is_tracing(ids)
 
@@ -242,7 +242,7 @@ class VanillaTransformerLearnedPositions(nn.Embedding):
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
         count = self.num_embeddings - self.offset
-        if values_are_at_hand(position_ids) and (longest := int(position_ids.max()) + 1) > count:
+        if can_inspect_values(position_ids) and (longest := int(position_ids.max()) + 1) > count:
             raise ValueError(
                 f"a sequence of {longest} tokens is longer than the {count} learned positions of the model "
                 "(max_position_embeddings); shorten it, or train with a larger table or another position_encoding."
@@ -320,13 +320,13 @@ class VanillaTransformerDropout(nn.Dropout):
 # ---------------------------------------------------------------------------------------------------------- attention
 
 
-def segmented_attention(
+def variable_length_attention(
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    segments: Segments,
+    sequence_lengths: SequenceLengths,
     scaling: float,
     dropout: float = 0.0,
 ) -> torch.Tensor:
@@ -334,9 +334,9 @@ def segmented_attention(
 
     Args:
         module: the attention, whose heads and direction count.
-        query: (1, H, N, d). key, value: (1, K, M, d). N and M are the sums of the lengths in `segments`.
+        query: (1, H, N, d). key, value: (1, K, M, d). N and M are the sums of the lengths in `sequence_lengths`.
         attention_mask: (1, 1 or H, L, L), of every sequence: true to attend, or added to the scores; `None` for neither.
-        segments: where the sequences begin and end.
+        sequence_lengths: where the sequences begin and end.
 
     Returns:
         (1, N, H, d)
@@ -344,15 +344,15 @@ def segmented_attention(
     key = key.repeat_interleave(module.num_key_value_groups, dim=1)  # (1, H, M, d)
     value = value.repeat_interleave(module.num_key_value_groups, dim=1)
     query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # (N or M, H, d)
-    if segments.blocks[0].key_index is not None:
-        index = torch.cat([block.key_index for block in segments.blocks if block.key_index is not None])
+    if sequence_lengths.blocks[0].key_index is not None:
+        index = torch.cat([block.key_index for block in sequence_lengths.blocks if block.key_index is not None])
         key, value = key.index_select(0, index), value.index_select(0, index)
-    query_sizes = [block.sequences * block.queries for block in segments.blocks]
-    key_sizes = [block.sequences * block.keys for block in segments.blocks]
+    query_sizes = [block.sequences * block.queries for block in sequence_lengths.blocks]
+    key_sizes = [block.sequences * block.keys for block in sequence_lengths.blocks]
     outputs = []
     # split, and not slices, each of which would fill a gradient of the whole row with zeros
     for block, *states in zip(
-        segments.blocks, query.split(query_sizes), key.split(key_sizes), value.split(key_sizes), strict=True
+        sequence_lengths.blocks, query.split(query_sizes), key.split(key_sizes), value.split(key_sizes), strict=True
     ):
         mask = None if block.mask is None else block.mask.to(query.dtype)
         if attention_mask is not None:  # of self-attention, whose blocks have no masked keys
@@ -442,14 +442,14 @@ class VanillaTransformerAttention(nn.Module):
         hidden_states: torch.Tensor,
         encoder_hidden_states: torch.Tensor | None,
         cache: Cache | None,
-        rotation: torch.Tensor | None,
+        rotary: torch.Tensor | None,
         layer_idx: int,
         kwargs: dict,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(B, K, S, d) each: of all positions so far, or of the source, which is projected once per generation."""
         if encoder_hidden_states is None:
             key, value = self._heads(self.k_proj, hidden_states), self._heads(self.v_proj, hidden_states)
-            key = key if rotation is None else rotate(key, rotation)
+            key = key if rotary is None else apply_rotary_pos_emb(key, rotary)
             layers = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
             return (key, value) if layers is None else layers.update(key, value, layer_idx, kwargs=kwargs)
         if not isinstance(cache, EncoderDecoderCache):
@@ -471,32 +471,34 @@ class VanillaTransformerAttention(nn.Module):
         encoder_hidden_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         cache: Cache | None = None,
-        rotation: torch.Tensor | None = None,
-        segments: Segments | None = None,
+        rotary: torch.Tensor | None = None,
+        sequence_lengths: SequenceLengths | None = None,
         layer_idx: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(B, T, D) to (B, T, D), with the probabilities (B, H, T, S) where the backend has them.
 
-        `rotation` (2, B or 1, T, d/2): `rotary_encoding` of the positions, for self-attention. `segments`: where the
-        batch is one long row; `attention_mask` is then that of `segmented_attention`. `layer_idx`: whose keys and values
+        `rotary` (2, B or 1, T, d/2): `rotary_embeddings` of the positions, for self-attention. `sequence_lengths`: where the
+        batch is one long row; `attention_mask` is then that of `variable_length_attention`. `layer_idx`: whose keys and values
         of the cache, where layers are shared.
         """
         layer_idx = self.layer_idx if layer_idx is None else layer_idx
         query = self._heads(self.q_proj, hidden_states)  # (B, H, T, d)
-        query = query if rotation is None else rotate(query, rotation)
+        query = query if rotary is None else apply_rotary_pos_emb(query, rotary)
         key, value = self._keys_and_values(  # (B, K, S, d)
-            hidden_states, encoder_hidden_states, cache, rotation, layer_idx, kwargs
+            hidden_states, encoder_hidden_states, cache, rotary, layer_idx, kwargs
         )
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
         dropout = self.dropout.p if self.training else 0.0
-        if segments is not None:
+        if sequence_lengths is not None:
             if not is_flash_attention_requested(self.config):
-                output = segmented_attention(self, query, key, value, attention_mask, segments, self.scaling, dropout)
+                output = variable_length_attention(
+                    self, query, key, value, attention_mask, sequence_lengths, self.scaling, dropout
+                )
                 return self.o_proj(output.flatten(-2)), None
-            kwargs |= segments.for_flash_attention(query.device)
+            kwargs |= sequence_lengths.for_flash_attention(query.device)
         output, probabilities = attention_interface(  # (B, T, H, d) and (B, H, T, S)
             self,
             query,
@@ -577,20 +579,20 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         cache: Cache | None = None,
         use_cache: bool | None = None,  # read by GradientCheckpointingLayer
         position_ids: torch.Tensor | None = None,
-        rotation: torch.Tensor | None = None,
-        segments: Segments | None = None,
-        cross_segments: Segments | None = None,
+        rotary: torch.Tensor | None = None,
+        sequence_lengths: SequenceLengths | None = None,
+        cross_sequence_lengths: SequenceLengths | None = None,
         layer_idx: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(B, T, D) to (B, T, D); `rotation` to `layer_idx` as in [`VanillaTransformerAttention.forward`]."""
+        """(B, T, D) to (B, T, D); `rotary` to `layer_idx` as in [`VanillaTransformerAttention.forward`]."""
         output, _ = self.self_attn(
             self._before(self.self_attn_norm, hidden_states),
             attention_mask=attention_mask,
             cache=cache,
             position_ids=position_ids,
-            rotation=rotation,
-            segments=segments,
+            rotary=rotary,
+            sequence_lengths=sequence_lengths,
             layer_idx=layer_idx,
             **kwargs,
         )
@@ -601,7 +603,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
                 encoder_hidden_states,
                 attention_mask=encoder_attention_mask,
                 cache=cache,
-                segments=cross_segments,
+                sequence_lengths=cross_sequence_lengths,
                 layer_idx=layer_idx,
                 **kwargs,
             )
@@ -669,7 +671,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         if implementation in ALL_ATTENTION_FUNCTIONS.keys() - ALL_MASK_ATTENTION_FUNCTIONS.keys() and not is_paged:
             # else transformers makes no mask for it, and padding, windows and packed sequences are ignored in silence
             AttentionMaskInterface.register(implementation, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
-        if self.config.has_score_bias and ("flash" in implementation or "flex" in implementation):
+        if self.config.has_position_bias and ("flash" in implementation or "flex" in implementation):
             raise ValueError(
                 f"attn_implementation={requested_attention!r} cannot add what "
                 f"position_encoding={self.config.position_encoding!r} adds to scores; use 'sdpa' or 'eager'."
@@ -806,7 +808,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
                 token_type_ids = torch.zeros_like(position_ids)
             self._check_ids(token_type_ids, self.embed_token_types, "token type {} is none of the model's {} types.")
             hidden_states = hidden_states + self.embed_token_types(token_type_ids)
-        elif token_type_ids is not None and values_are_at_hand(token_type_ids) and token_type_ids.any():
+        elif token_type_ids is not None and can_inspect_values(token_type_ids) and token_type_ids.any():
             raise ValueError("the model has no token types: leave token_type_ids out, or set type_vocab_size.")
         hidden_states = self.dropout(self.embed_norm(hidden_states))
         return hidden_states if self.embed_projection is None else self.embed_projection(hidden_states)
@@ -815,12 +817,12 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     def _check_ids(ids: torch.Tensor, table: nn.Embedding, sentence: str) -> None:
         if ids.is_floating_point():
             raise ValueError(f"token ids are integers, not {ids.dtype}; give embeddings as inputs_embeds.")
-        if values_are_at_hand(ids):
+        if can_inspect_values(ids):
             size, (lowest, highest) = table.weight.shape[0], ids.aminmax()
             if lowest < 0 or highest >= size:
                 raise ValueError(sentence.format(int(lowest if lowest < 0 else highest), size))
 
-    def add_score_bias(
+    def add_position_bias(
         self, mask: torch.Tensor | None, queries: torch.Tensor, keys: torch.Tensor, states: torch.Tensor
     ) -> torch.Tensor | None:
         """The mask of self-attention, with what ALiBi or T5's relative positions add to the scores of each head.
@@ -834,7 +836,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         Returns:
             (B or 1, H, T, S); `mask` where positions are of another kind.
         """
-        if not self.config.has_score_bias:
+        if not self.config.has_position_bias:
             return mask
         distance = keys - queries.unsqueeze(-1)  # (T, S)
         if self.relative_bias is None:
@@ -850,14 +852,14 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             bias = self.relative_bias(buckets).permute(2, 0, 1)  # (H, T, S)
         if mask is None and self.is_causal:  # which sdpa would have seen to
             mask = distance <= 0
-        return add_to_mask(bias.unsqueeze(0), mask, dtype_of_products(states))
+        return add_to_mask(bias.unsqueeze(0), mask, compute_dtype(states))
 
-    def mask_of_segments(self, lengths: list[int], states: torch.Tensor) -> torch.Tensor | None:
+    def segment_mask(self, lengths: list[int], states: torch.Tensor) -> torch.Tensor | None:
         """The mask (1, 1 or H, L, L) of every sequence of a long row, L the longest: of a window, and what adds to scores.
 
         `None` where there is neither, and for flash attention, which has windows of its own.
         """
-        if not self._counts_distances or is_flash_attention_requested(self.config):
+        if not self._uses_relative_positions or is_flash_attention_requested(self.config):
             return None
         places = torch.arange(max(lengths), device=states.device)
         mask, window = None, self.config.sliding_window
@@ -865,13 +867,13 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             distance = places - places.unsqueeze(-1)  # (L, L)
             mask = (distance > -window) & (distance <= 0) if self.is_causal else distance.abs() <= window
             mask = mask[None, None]
-        return self.add_score_bias(mask, places, places, states)
+        return self.add_position_bias(mask, places, places, states)
 
     def layers_in_order(self) -> list[VanillaTransformerLayer]:
         """As often as the stack is deep, also where all are one."""
         return list(self.layers) * self.depth if self.config.shared_layers else list(self.layers)
 
-    def supports_segments(self, inputs: torch.Tensor, kwargs: dict[str, Any]) -> bool:
+    def supports_varlen(self, inputs: torch.Tensor, kwargs: dict[str, Any]) -> bool:
         """Whether attention can go sequence by sequence: with flash attention, and with sdpa on a CPU.
 
         Not where the states of all layers are wanted, which have the shape of the batch; nor in a graph, whose shapes
@@ -887,10 +889,12 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         return on_cpu or is_flash_attention_requested(self.config)
 
     @property
-    def _counts_distances(self) -> bool:
-        return self.config.sliding_window is not None or self.config.has_score_bias
+    def _uses_relative_positions(self) -> bool:
+        return self.config.sliding_window is not None or self.config.has_position_bias
 
-    def unpad(self, kwargs: dict[str, Any], *batches: tuple) -> tuple[Unpadded | None, Unpadded | None]:
+    def unpad(
+        self, kwargs: dict[str, Any], *batches: tuple
+    ) -> tuple[PaddingFreeBatch | None, PaddingFreeBatch | None]:
         """Inputs, and the sources that they attend to, as long rows: where they are packed and, in training, padded.
 
         `None` where they stay as they are.
@@ -900,20 +904,20 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             batches: of each its tensor (B, T, ...), its mask, and its `packed_sequences`.
         """
         inputs, mask, packed = batches[0]
-        found: list[Unpadded] = []
-        if self.supports_segments(inputs, kwargs):
+        found: list[PaddingFreeBatch] = []
+        if self.supports_varlen(inputs, kwargs):
             if packed is not None:
-                found = [Unpadded.from_packed(sequences) for *_, sequences in batches]
+                found = [PaddingFreeBatch.from_packed(sequences) for *_, sequences in batches]
             # where distances count, they count the padding between tokens
-            elif self.training and not (self._counts_distances and has_gaps(mask)):
-                found = without_padding(*(batch[:2] for batch in batches))
+            elif self.training and not (self._uses_relative_positions and has_gaps(mask)):
+                found = unpad_batches(*(batch[:2] for batch in batches))
         return (*found, None, None)[:2]
 
-    def rotation(self, position_ids: torch.Tensor) -> torch.Tensor | None:
-        """`rotary_encoding` (2, B or 1, T, d/2), once for all layers; `None` where positions are of another kind."""
+    def rotary_embeddings(self, position_ids: torch.Tensor) -> torch.Tensor | None:
+        """`rotary_embeddings` (2, B or 1, T, d/2), once for all layers; `None` where positions are of another kind."""
         if self.config.position_encoding != "rope":
             return None
-        return rotary_encoding(position_ids, self.config.head_dim, self.config.rope_theta)
+        return rotary_embeddings(position_ids, self.config.head_dim, self.config.rope_theta)
 
 
 def _exactly_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> torch.Tensor:
@@ -965,15 +969,15 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         packed = packed_sequences(position_ids, attention_mask, inputs.shape[0])
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, 0, inputs.shape[1], inputs.device)
-        segments = None
+        sequence_lengths = None
         unpadded, _ = self.unpad(kwargs, (inputs, attention_mask, packed))
         if unpadded is not None:
             rows = (input_ids, inputs_embeds, position_ids, token_type_ids)
-            input_ids, inputs_embeds, position_ids, token_type_ids = map(unpadded.take, rows)  # (1, N, ...)
+            input_ids, inputs_embeds, position_ids, token_type_ids = map(unpadded.unpad, rows)  # (1, N, ...)
         hidden_states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)  # (B, S, D) or (1, N, D)
         if unpadded is not None:
-            attention_mask = self.mask_of_segments(unpadded.lengths, hidden_states)
-            segments = Segments(unpadded.lengths, unpadded.lengths)
+            attention_mask = self.segment_mask(unpadded.lengths, hidden_states)
+            sequence_lengths = SequenceLengths(unpadded.lengths, unpadded.lengths)
         else:
             local = self.config.sliding_window is not None
             create_mask = create_bidirectional_sliding_window_mask if local else create_bidirectional_mask
@@ -984,19 +988,19 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
                 and_mask_function=None if packed is None else same_sequence(packed, packed),
             )
             places = torch.arange(hidden_states.shape[1], device=hidden_states.device)
-            attention_mask = self.add_score_bias(attention_mask, places, places, hidden_states)
-        rotation = self.rotation(position_ids)
+            attention_mask = self.add_position_bias(attention_mask, places, places, hidden_states)
+        rotary = self.rotary_embeddings(position_ids)
         for layer in self.layers_in_order():
             hidden_states = layer(
                 hidden_states,
                 attention_mask,
                 position_ids=position_ids,
-                rotation=rotation,
-                segments=segments,
+                rotary=rotary,
+                sequence_lengths=sequence_lengths,
                 **kwargs,
             )
         hidden_states = self.norm(hidden_states)
-        return BaseModelOutput(hidden_states if unpadded is None else unpadded.put_back(hidden_states))
+        return BaseModelOutput(hidden_states if unpadded is None else unpadded.pad(hidden_states))
 
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
@@ -1080,19 +1084,19 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             if starts:
                 check_pairs(packed, packed_source)
             batches.append((encoder_hidden_states, encoder_attention_mask, packed_source))
-        unpadded = source = segments = cross_segments = None
+        unpadded = source = sequence_lengths = cross_sequence_lengths = None
         if starts and not use_cache:
             unpadded, source = self.unpad(kwargs, *batches)
         if unpadded is not None:
             rows = (input_ids, inputs_embeds, position_ids, token_type_ids)
-            input_ids, inputs_embeds, position_ids, token_type_ids = map(unpadded.take, rows)  # (1, N, ...)
+            input_ids, inputs_embeds, position_ids, token_type_ids = map(unpadded.unpad, rows)  # (1, N, ...)
         if source is not None:
-            encoder_hidden_states, encoder_attention_mask = source.take(encoder_hidden_states), None
-            cross_segments = Segments(unpadded.lengths, source.lengths)
+            encoder_hidden_states, encoder_attention_mask = source.unpad(encoder_hidden_states), None
+            cross_sequence_lengths = SequenceLengths(unpadded.lengths, source.lengths)
         hidden_states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)  # (B, T, D) or (1, N, D)
         if unpadded is not None:
-            attention_mask = self.mask_of_segments(unpadded.lengths, hidden_states)
-            segments = Segments(unpadded.lengths, unpadded.lengths)
+            attention_mask = self.segment_mask(unpadded.lengths, hidden_states)
+            sequence_lengths = SequenceLengths(unpadded.lengths, unpadded.lengths)
         else:
             local = self.config.sliding_window is not None
             create_mask = create_sliding_window_causal_mask if local else create_causal_mask
@@ -1105,8 +1109,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             )
             places = torch.arange(inputs.shape[1], device=hidden_states.device) + past_length
             key_places = torch.arange(keys, device=hidden_states.device) + first_key
-            attention_mask = self.add_score_bias(attention_mask, places, key_places, hidden_states)
-        if encoder_hidden_states is not None and cross_segments is None:
+            attention_mask = self.add_position_bias(attention_mask, places, key_places, hidden_states)
+        if encoder_hidden_states is not None and cross_sequence_lengths is None:
             encoder_attention_mask = create_bidirectional_mask(
                 self.config,
                 hidden_states,
@@ -1114,7 +1118,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 encoder_hidden_states=encoder_hidden_states,
                 and_mask_function=None if packed is None else same_sequence(packed, packed_source),
             )
-        rotation = self.rotation(position_ids)
+        rotary = self.rotary_embeddings(position_ids)
         for index, layer in enumerate(self.layers_in_order()):
             # states positional, cache by keyword: the gradient checkpointing layer tells them apart so
             hidden_states = layer(
@@ -1125,15 +1129,15 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 cache=cache,
                 use_cache=use_cache,
                 position_ids=position_ids,
-                rotation=rotation,
-                segments=segments,
-                cross_segments=cross_segments,
+                rotary=rotary,
+                sequence_lengths=sequence_lengths,
+                cross_sequence_lengths=cross_sequence_lengths,
                 layer_idx=index,
                 **kwargs,
             )
         hidden_states = self.norm(hidden_states)
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=hidden_states if unpadded is None else unpadded.put_back(hidden_states),
+            last_hidden_state=hidden_states if unpadded is None else unpadded.pad(hidden_states),
             cache=cache if use_cache else None,
         )
 
@@ -1268,16 +1272,16 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
     """A base model under `model`, and what its heads share."""
 
-    served_architectures: tuple[str, ...]
+    supported_architectures: tuple[str, ...]
     _has_label_for_each_token = False
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        if config.architecture not in self.served_architectures:
-            heads = [head.__name__ for head in HEADS if config.architecture in head.served_architectures]
+        if config.architecture not in self.supported_architectures:
+            heads = [head.__name__ for head in HEADS if config.architecture in head.supported_architectures]
             auto_classes = {path.rpartition(".")[2]: name for name, path in AUTO_MAP.items()}
             raise ValueError(
-                f"{type(self).__name__} needs architecture={' or '.join(map(repr, self.served_architectures))}, not "
+                f"{type(self).__name__} needs architecture={' or '.join(map(repr, self.supported_architectures))}, not "
                 f"{config.architecture!r}, whose heads are {', '.join(heads)}; load it with {auto_classes[heads[0]]}."
             )
         self.model = VanillaTransformerModel(config)
@@ -1303,7 +1307,7 @@ class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
         if labels is not None and (labels.dim() != 2 or not self._has_label_for_each_token):
             return {}
         mask = "decoder_attention_mask" if self.config.is_encoder_decoder else "attention_mask"
-        counted = labels_of_tokens(labels, inputs.get(mask))
+        counted = ignore_padding_labels(labels, inputs.get(mask))
         return {} if counted is None else {"labels": counted}
 
     def _loss_options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -1315,7 +1319,7 @@ class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
         }
 
 
-class VanillaTransformerOutputTransform(nn.Module):
+class VanillaTransformerPredictionHeadTransform(nn.Module):
     """States (..., D) to what embeddings (..., E) are compared with, as the masked language models of BERT's family do."""
 
     def __init__(self, config: VanillaTransformerConfig):
@@ -1338,7 +1342,7 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
         if self.can_generate():
             # from a file marked as derived from the model config, settings that transformers does not know are dropped
             self.generation_config._from_model_config = False
-        self.output_transform = VanillaTransformerOutputTransform(config) if config.output_transform else None
+        self.output_transform = VanillaTransformerPredictionHeadTransform(config) if config.output_transform else None
         width = config.embedding_width if config.output_transform else config.hidden_size
         self.lm_head = nn.Linear(width, config.output_vocab_size, bias=config.output_bias == "trained")
         fixed = config.output_bias == "fixed"
@@ -1437,7 +1441,7 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
 class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMixin, VanillaTransformerLMHeadModel):
     """Encoder-decoder that writes a target for a source: translation, summarization, any text to text."""
 
-    served_architectures = ("encoder-decoder",)
+    supported_architectures = ("encoder-decoder",)
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
 
@@ -1481,10 +1485,10 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 starts = sequence_starts(decoder_position_ids, decoder_attention_mask, labels.shape[0])
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels, starts)
-            labels = labels_of_tokens(labels, decoder_attention_mask)
+            labels = ignore_padding_labels(labels, decoder_attention_mask)
             free = decoder_attention_mask is None and decoder_position_ids is None and cache is None
             skip_logits = self.skips_logits(skip_logits, labels, logits_to_keep)
-            if skip_logits and self.training and free and self.model.decoder.supports_segments(labels, kwargs):
+            if skip_logits and self.training and free and self.model.decoder.supports_varlen(labels, kwargs):
                 # nothing looks back at what stands behind the last label of a row, so it can be left out
                 decoder_attention_mask = (labels != IGNORED).flip(-1).cumsum(-1).flip(-1) > 0
         outputs = self.model(
@@ -1518,17 +1522,17 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
 class VanillaTransformerForCausalLM(VanillaTransformerGenerationMixin, VanillaTransformerLMHeadModel):
     """Decoder-only language model: continues a text."""
 
-    served_architectures = ("decoder-only",)
+    supported_architectures = ("decoder-only",)
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def counted_labels(self, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """As for other heads, of `labels` and of `shift_labels`; see `labels_of_next_tokens`."""
+        """As for other heads, of `labels` and of `shift_labels`; see `ignore_labels_without_context`."""
         mask, counted = inputs.get("attention_mask"), {}
         for name in ("labels", "shift_labels"):
             if (labels := inputs.get(name)) is not None:
                 starts = sequence_starts(inputs.get("position_ids"), mask, labels.shape[0])
-                counted[name] = labels_of_next_tokens(labels, mask, starts, shifted=name == "shift_labels")
+                counted[name] = ignore_labels_without_context(labels, mask, starts, shifted=name == "shift_labels")
         return counted
 
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
@@ -1590,7 +1594,7 @@ class VanillaTransformerForCausalLM(VanillaTransformerGenerationMixin, VanillaTr
 class VanillaTransformerForMaskedLM(VanillaTransformerLMHeadModel):
     """Encoder-only model that fills in masked tokens."""
 
-    served_architectures = ("encoder-only",)
+    supported_architectures = ("encoder-only",)
     _tp_plan = {"lm_head": "colwise_gather_output"}
     _fsdp_plan = {"lm_head": "keep_full_weight"}
 
@@ -1618,7 +1622,7 @@ class VanillaTransformerForMaskedLM(VanillaTransformerLMHeadModel):
             token_type_ids=token_type_ids,
             **kwargs,
         )
-        labels = labels_of_tokens(labels, attention_mask)
+        labels = ignore_padding_labels(labels, attention_mask)
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, skip_logits=skip_logits, **kwargs)
         return MaskedLMOutput(
             loss=loss,
@@ -1637,7 +1641,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
     else, and asks the source by cross-attention.
     """
 
-    served_architectures = ("encoder-decoder", "encoder-only", "decoder-only")
+    supported_architectures = ("encoder-decoder", "encoder-only", "decoder-only")
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
@@ -1736,7 +1740,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
 class VanillaTransformerForTokenClassification(VanillaTransformerHeadModel):
     """Classifies every token: tags, chunks, names."""
 
-    served_architectures = ("encoder-only", "decoder-only")
+    supported_architectures = ("encoder-only", "decoder-only")
     _has_label_for_each_token = True
 
     def __init__(self, config: VanillaTransformerConfig):
@@ -1767,7 +1771,7 @@ class VanillaTransformerForTokenClassification(VanillaTransformerHeadModel):
             **kwargs,
         )
         check_labels(labels, outputs.last_hidden_state.shape[:2])
-        labels = labels_of_tokens(labels, attention_mask)
+        labels = ignore_padding_labels(labels, attention_mask)
         logits = self.score(self.dropout(outputs.last_hidden_state))
         return TokenClassifierOutput(
             loss=None if labels is None else smoothed_cross_entropy(logits, labels, **self._loss_options(kwargs)),
@@ -1780,7 +1784,7 @@ class VanillaTransformerForTokenClassification(VanillaTransformerHeadModel):
 class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
     """Finds the answer in the text: the tokens at which it starts and ends."""
 
-    served_architectures = ("encoder-only", "decoder-only")
+    supported_architectures = ("encoder-only", "decoder-only")
     accepts_loss_kwargs = False  # Trainer counts `labels`, and there are none of that name here
 
     def __init__(self, config: VanillaTransformerConfig):

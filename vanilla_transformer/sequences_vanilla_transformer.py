@@ -88,7 +88,7 @@ def same_sequence(of_queries: torch.Tensor, of_keys: torch.Tensor) -> Callable:
     return lambda batch, head, query, key: of_queries[batch, query] == of_keys[batch, key]
 
 
-class Unpadded:
+class PaddingFreeBatch:
     """The tokens of a batch as one long row, sequence after sequence without padding, and the way back.
 
     Padding costs a layer as much as tokens do. Where attention can be told which tokens belong together, the layers get
@@ -106,27 +106,27 @@ class Unpadded:
         self.index = index
 
     @classmethod
-    def from_mask(cls, mask: torch.Tensor, order: list[int]) -> "Unpadded":
+    def from_mask(cls, mask: torch.Tensor, order: list[int]) -> "PaddingFreeBatch":
         """Of rows with padding anywhere: `mask` (B, T), true for tokens. `order`: which rows, one after another."""
         rows = torch.tensor(order, device=mask.device)
         place, column = mask[rows].nonzero().unbind(-1)
         return cls(mask.shape, mask[rows].sum(1).tolist(), rows[place] * mask.shape[1] + column)
 
     @classmethod
-    def from_packed(cls, packed: torch.Tensor) -> "Unpadded":
+    def from_packed(cls, packed: torch.Tensor) -> "PaddingFreeBatch":
         """Of rows that hold several sequences each: `packed` (B, T) as from `packed_sequences`."""
         starts = nn.functional.pad(packed.diff(dim=-1) != 0, (1, 0), value=True).flatten().nonzero().squeeze(-1)
         lengths = starts.diff(append=starts.new_tensor([packed.numel()])).tolist()
         return cls(packed.shape, lengths, None)
 
-    def take(self, rows: torch.Tensor | None) -> torch.Tensor | None:
+    def unpad(self, rows: torch.Tensor | None) -> torch.Tensor | None:
         """(B or 1, T, ...) to (1, N, ...)."""
         if rows is None:
             return None
         flat = rows.expand(self.shape[0], *rows.shape[1:]).flatten(0, 1)
         return (flat if self.index is None else flat.index_select(0, self.index)).unsqueeze(0)
 
-    def put_back(self, states: torch.Tensor) -> torch.Tensor:
+    def pad(self, states: torch.Tensor) -> torch.Tensor:
         """(1, N, D) to (B, T, D), zero where there is no token."""
         if self.index is None:
             return states.unflatten(1, self.shape).squeeze(0)
@@ -134,7 +134,7 @@ class Unpadded:
         return empty.index_copy(0, self.index, states.squeeze(0)).unflatten(0, self.shape)
 
 
-def without_padding(*batches: tuple[torch.Tensor, Any]) -> list[Unpadded]:
+def unpad_batches(*batches: tuple[torch.Tensor, Any]) -> list[PaddingFreeBatch]:
     """Sequences, or targets and the sources that they attend to, as long rows of the same order.
 
     Args:
@@ -155,7 +155,7 @@ def without_padding(*batches: tuple[torch.Tensor, Any]) -> list[Unpadded]:
     order = sorted((row for row in range(len(lengths)) if lengths[row][0]), key=lengths.__getitem__)
     if not order or not all(all(lengths[row]) for row in order):
         return []
-    return [Unpadded.from_mask(mask, order) for mask in masks]
+    return [PaddingFreeBatch.from_mask(mask, order) for mask in masks]
 
 
 class Block(NamedTuple):
@@ -176,7 +176,7 @@ class Block(NamedTuple):
 
 
 @dataclass
-class Segments:
+class SequenceLengths:
     """Which keys the queries of a long row attend to: those of the i-th sequence to those of the i-th sequence.
 
     Attributes:

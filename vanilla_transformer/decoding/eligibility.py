@@ -19,7 +19,7 @@ PARTS = {
     modeling.VanillaTransformerAttention,
     modeling.VanillaTransformerFeedForward,
     modeling.VanillaTransformerLearnedPositions,
-    modeling.VanillaTransformerOutputTransform,
+    modeling.VanillaTransformerPredictionHeadTransform,
     nn.Linear,
     nn.Embedding,
     nn.LayerNorm,

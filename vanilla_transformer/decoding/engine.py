@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import embedding
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from ..modeling_vanilla_transformer import rotate
+from ..modeling_vanilla_transformer import apply_rotary_pos_emb
 from .cache import FIRST_STEPS, KeyValueCache, Visibility
 from .weights import PreparedWeights, StackWeights
 
@@ -74,12 +74,12 @@ def run_whole(
     count = int(positions.max()) + 1
     states = embed(stack, ids.flatten(), positions.flatten(), count)
     rotations = stack.rotations(count)
-    rotation = None if rotations is None else rotations[:, positions]  # (2, G, T, d/2)
+    rotary = None if rotations is None else rotations[:, positions]  # (2, G, T, d/2)
     for index, layer in enumerate(stack.for_rows(len(states))):
         qkv = layer.qkv(layer.attention_input(0, states)).view(groups, length, -1, width).transpose(1, 2)
         query, key, value = qkv.split([heads, key_value_heads, key_value_heads], dim=1)  # (G, H or K, T, d)
-        if rotation is not None:
-            query, key = rotate(query, rotation), rotate(key, rotation)
+        if rotary is not None:
+            query, key = apply_rotary_pos_emb(query, rotary), apply_rotary_pos_emb(key, rotary)
         if cache is not None:
             cache[index][0].copy_(key)
             cache[index][1].copy_(value)
@@ -215,12 +215,12 @@ class Engine:
         reads = self.cache.read(first)
         count = self.place + 1 if isinstance(self.positions, int) else int(self.positions.max()) + 1
         states = embed(stack, tokens, self.positions, count)
-        rotation = None if self.rotations is None else self.rotations[:, self.positions].view(2, -1, 1, width // 2)
+        rotary = None if self.rotations is None else self.rotations[:, self.positions].view(2, -1, 1, width // 2)
         for index, layer in enumerate(self.layers):
             # self-attention over the slots that are seen
             qkv = layer.qkv(layer.attention_input(0, states)).view(rows, -1, width)
-            if rotation is not None:
-                turned = rotate(qkv[:, : stack.heads + heads].unsqueeze(2), rotation).squeeze(2)
+            if rotary is not None:
+                turned = apply_rotary_pos_emb(qkv[:, : stack.heads + heads].unsqueeze(2), rotary).squeeze(2)
                 qkv = torch.cat([turned, qkv[:, stack.heads + heads :]], dim=1)
             new = qkv[:, stack.heads :].view(groups, beams, 2, heads, width)
             targets[index].copy_(new.permute(2, 0, 3, 1, 4))

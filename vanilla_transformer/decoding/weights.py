@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..modeling_vanilla_transformer import alibi_slopes, relative_buckets, rotary_encoding, sinusoidal_encoding
+from ..modeling_vanilla_transformer import alibi_slopes, relative_buckets, rotary_embeddings, sinusoidal_encoding
 from .products import Product, RowsProduct
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -151,7 +151,7 @@ class StackWeights:
 
     def rotations(self, count: int) -> torch.Tensor | None:
         """Return cosines and sines (2, count, d/2) of rotary positions; `None` for other positions."""
-        return rotary_encoding(torch.arange(count), self.head_dim, self.rope_theta) if self.kind == "rope" else None
+        return rotary_embeddings(torch.arange(count), self.head_dim, self.rope_theta) if self.kind == "rope" else None
 
     def score_bias(self, count: int) -> torch.Tensor | None:
         """Return what is added to scores, (H, count) by distance to an earlier key; `None` where nothing is."""

@@ -819,7 +819,7 @@ class Recipe:
                     f"start_from: {self.start_from} has {differences}; set the model section to what it is, or leave out "
                     "start_from."
                 )
-        served = task.head.served_architectures
+        served = task.head.supported_architectures
         if config.architecture not in served:
             raise RecipeError(
                 f"task {task.name} needs model.architecture={' or '.join(served)}, not {config.architecture}."
