@@ -20,6 +20,7 @@ from vanilla_transformer.data import TokenBudgetBatchSampler
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerStack
 from vanilla_transformer.recipes.recipe import Recipe
 from vanilla_transformer.trainer.malloc import tune_malloc
+from vanilla_transformer.utils.log import no_log
 
 
 def main(recipe: Recipe, count: int, rounds: int) -> None:
@@ -27,9 +28,9 @@ def main(recipe: Recipe, count: int, rounds: int) -> None:
     torch.manual_seed(recipe.seed)
     tune_malloc()
     task = recipe.new_task()
-    part = task.read(["data.train", "data.validation"])["data.train"]
-    lengths, rows = task.lengths(part.rows), task.train_data(part.rows)
-    model = task.model(lambda line: None).train()
+    part = task.read(recipe.splits("data.train", "data.validation"))["data.train"]
+    lengths, rows = task.lengths(part.tokenized), task.train_data(part.tokenized)
+    model = task.model(recipe.config(**task.config_fields()), no_log).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     budget, seed = recipe.batches.max_tokens, recipe.seed
 

@@ -111,11 +111,13 @@ def train(recipe: Recipe, settings: Any, accelerator: Accelerator, resume: bool,
 
     # Data: texts, tokenizer, rows of tokens, batches by token budget, which accelerate deals out to the processes
     task = recipe.new_task()
-    parts = task.read(["data.train", "data.validation"], folder if checkpoint else None, accelerator.print)
-    train, validation = parts["data.train"], parts["data.validation"].rows
+    parts = task.read(
+        recipe.splits("data.train", "data.validation"), folder if checkpoint else None, accelerator.print
+    )
+    train, validation = parts["data.train"], parts["data.validation"].tokenized
     sampler = task.batch_sampler(train)
-    model = task.model(accelerator.print)
-    loader = DataLoader(task.train_data(train.rows), batch_sampler=sampler, collate_fn=task.train_collator(model))
+    model = task.model(recipe.config(**task.config_fields()), accelerator.print)
+    loader = DataLoader(task.train_data(train.tokenized), batch_sampler=sampler, collate_fn=task.train_collator(model))
     own = validation.select(range(accelerator.process_index, len(validation), accelerator.num_processes))
     evaluated = DataLoader(task.train_data(own), settings.per_device_eval_batch_size, collate_fn=task.collator(model))
 

@@ -16,9 +16,9 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from tiny import tiny_model
 from vanilla_transformer.data import TokenBudgetBatchSampler, TokenBudgetStream, batching
 from vanilla_transformer.data.batching import cut_by_sum, order_by_cost, pair_costs
+from vanilla_transformer.data.collators import PaddingCollator
 from vanilla_transformer.data.streaming import row_lengths
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
-from vanilla_transformer.tasks.task import PadRows
 from vanilla_transformer.trainer.token_batches import TokenBudgetMixin
 from vanilla_transformer.trainer.trainer import TokenTrainer
 
@@ -418,7 +418,7 @@ def trainer_of(folder, trainer_class=MyTrainer, **options):
             save_strategy="no",
             **arguments,
         ),
-        data_collator=PadRows(0),
+        data_collator=PaddingCollator(0),
         **options,
     )
 
@@ -498,7 +498,7 @@ def test_a_plain_loop_with_accelerate_trains_on_the_batches_of_each_epoch():
     rows = rows_of(100)
     sampler = TokenBudgetBatchSampler(lengths_of(rows), 64, seed=3)
     accelerator = Accelerator(cpu=True)
-    loader = accelerator.prepare(DataLoader(rows, batch_sampler=sampler, collate_fn=PadRows(0)))
+    loader = accelerator.prepare(DataLoader(rows, batch_sampler=sampler, collate_fn=PaddingCollator(0)))
     for epoch in (1, 0, 2):
         loader.set_epoch(epoch), sampler.set_epoch(epoch)
         seen = [numbers_of_batch(batch) for batch in loader]

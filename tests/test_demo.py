@@ -19,8 +19,8 @@ QUICK = (
 def test_it_trains_translates_and_draws(tmp_path, capsys, monkeypatch):
     from vanilla_transformer import demo
 
-    small = demo.written_form_splits
-    monkeypatch.setattr(demo, "written_form_splits", lambda: small(train=2_000, validation=20, test=30))
+    small = demo.normalization_splits
+    monkeypatch.setattr(demo, "normalization_splits", lambda: small(train=2_000, validation=20, test=30))
     with pytest.raises(SystemExit) as done:
         main(["demo", "--output", str(tmp_path / "run"), *QUICK])
     assert done.value.code == 0

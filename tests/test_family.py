@@ -414,10 +414,11 @@ def test_a_recipe_starts_the_decoder_with_the_token_that_the_preset_means(preset
     """Whose id follows the tokenizer, as all special tokens' do."""
     values = recipe_values(tmp_path)
     values["model"]["preset"] = preset
-    task = Recipe.from_dict(values).new_task()
+    recipe = Recipe.from_dict(values)
+    task = recipe.new_task()
     task.tokenizer = train_tokenizer(["red green blue"], 261)
     task.target_tokenizer = task.tokenizer
-    config = task.recipe.config(**task.config_fields())
+    config = recipe.config(**task.config_fields())
     assert config.vocab_size == 261
     assert config.start_token_id == getattr(task.tokenizer, f"{start}_token_id")
 

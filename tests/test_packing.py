@@ -12,11 +12,10 @@ from runs import recipe_values, word_tokenizer
 from test_tasks import recipe as recipe_of_task
 from tiny import tiny_model
 from vanilla_transformer.data import TokenBudgetBatchSampler
-from vanilla_transformer.data.packing import PackPairs, PackRows
+from vanilla_transformer.data.collators import PackingCollator, PaddingCollator, Seq2SeqPackingCollator
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
 from vanilla_transformer.runs.run import run_recipe
 from vanilla_transformer.tasks import TASKS
-from vanilla_transformer.tasks.task import PadRows
 from vanilla_transformer.trainer.checkpoints import find_checkpoints
 
 
@@ -66,7 +65,7 @@ def test_packed_pairs_have_the_loss_of_padded_ones(training):
     model = tiny_model(label_smoothing=0.1).train(training)
     rows = pairs()
     padded = DataCollatorForSeq2Seq(word_tokenizer(), model=model)([dict(row) for row in rows])
-    packed = PackPairs(model.config.start_token_id)(rows)
+    packed = Seq2SeqPackingCollator(model.config.start_token_id)(rows)
     assert {len(value) for value in packed.values()} == {1}
     assert packed["input_ids"].numel() == sum(len(row["input_ids"]) for row in rows)
     losses = []
@@ -84,17 +83,17 @@ def test_packed_texts_are_those_of_transformers():
     model = tiny_model("decoder-only")
     rows = sorted(({"input_ids": row["input_ids"]} for row in pairs()), key=lambda row: len(row["input_ids"]))
     theirs = DataCollatorWithFlattening(return_tensors="pt")(rows)
-    ours = PackRows(causal=True)([{**row, "labels": row["input_ids"]} for row in rows])
+    ours = PackingCollator(causal=True)([{**row, "labels": row["input_ids"]} for row in rows])
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    padded = PadRows(0)([{**row, "labels": row["input_ids"]} for row in rows])
+    padded = PaddingCollator(0)([{**row, "labels": row["input_ids"]} for row in rows])
     assert model(**ours).loss.item() == pytest.approx(model(**padded).loss.item(), abs=1e-5)
 
 
 def test_packed_rows_keep_their_labels():
     model = tiny_model("encoder-only")
     rows = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in pairs()]
-    packed, padded = PackRows()(rows), PadRows(0)(rows)
+    packed, padded = PackingCollator()(rows), PaddingCollator(0)(rows)
     assert (packed["labels"] != -100).all()
     assert model(**packed).loss.item() == pytest.approx(model(**padded).loss.item(), abs=1e-5)
 
@@ -104,7 +103,7 @@ def test_a_mask_in_the_rows_does_not_join_them():
     model = tiny_model("decoder-only")
     rows = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in pairs()]
     masked = [{**row, "attention_mask": [1] * len(row["input_ids"])} for row in rows]
-    collate = PackRows(causal=True)
+    collate = PackingCollator(causal=True)
     assert model(**collate(masked)).loss == model(**collate(rows)).loss
 
 
@@ -116,20 +115,20 @@ def test_labels_that_do_not_count_are_packed_as_they_are_padded(training):
     for row in rows[::2]:
         row["labels"] = [-100, *row["labels"][:1], -100, *row["labels"]]
     padded = DataCollatorForSeq2Seq(word_tokenizer(), model=model)([dict(row) for row in rows])
-    packed = PackPairs(model.config.start_token_id, model.config.pad_token_id)(rows)
+    packed = Seq2SeqPackingCollator(model.config.start_token_id, model.config.pad_token_id)(rows)
     assert model(**packed).loss.item() == pytest.approx(model(**dict(padded)).loss.item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("empty", ["input_ids", "labels"])
 def test_a_pair_with_an_empty_side_is_not_packed(empty):
     with pytest.raises(ValueError, match=f"a pair with empty {empty} cannot be packed"):
-        PackPairs(1)([*pairs(), {"input_ids": [5], "labels": [5], empty: []}])
+        Seq2SeqPackingCollator(1)([*pairs(), {"input_ids": [5], "labels": [5], empty: []}])
 
 
 @pytest.mark.parametrize("labels", [1, [1, 2, 3]])
 def test_labels_that_are_not_of_tokens_are_not_packed(labels):
     with pytest.raises(ValueError, match="rows whose labels are not one for each of the input_ids"):
-        PackRows()([{"input_ids": [5, 6], "labels": labels}])
+        PackingCollator()([{"input_ids": [5, 6], "labels": labels}])
 
 
 def trained(recipe, **options):
@@ -165,5 +164,5 @@ def test_runs_on_packed_batches(tmp_path, task):
 def test_a_label_of_a_whole_row_cannot_be_packed(tmp_path):
     values = recipe_of_task(tmp_path, "sequence-classification")
     values["batches"] = {"packing": True}
-    with pytest.raises(RecipeError, match="batches.packing means nothing for task sequence-classification"):
+    with pytest.raises(RecipeError, match="batches.packing has no effect for task sequence-classification"):
         Recipe.from_dict(values)

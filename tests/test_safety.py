@@ -703,8 +703,8 @@ def test_the_texts_of_a_row_are_named_by_their_lines(tmp_path, task, block_size)
     path.write_text("\n".join(lines))
     recipe = Recipe.from_dict(values)
     work = recipe.new_task()
-    part = work.read(recipe.data_parts())["data.train"]
-    rows = part.rows
+    part = work.read(recipe.splits())["data.train"]
+    rows = part.tokenized
     if block_size:
         rows.set_epoch(3)
 

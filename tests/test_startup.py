@@ -123,7 +123,7 @@ def test_no_field_that_a_recipe_may_have_is_taken_for_a_slip():
         | set(VanillaTransformerConfig.attribute_map),
         "training": {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)},
         "generation": {*GenerationConfig().to_dict(), "max_length_over_source", "length_penalty_form"},
-        "data.train": set().union(*(task.part_fields for task in TASKS.values())),
+        "data.train": set().union(*(task.split_fields for task in TASKS.values())),
     }
     for field in dataclasses.fields(Recipe):
         if dataclasses.is_dataclass(field.type):

@@ -16,11 +16,12 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, 
 from runs import ROOT, reversed_words, run, run_on_two, weights
 from tiny import tiny_model
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens, load_texts
+from vanilla_transformer.data.token_datasets import CausalLMDataset, MaskedLMDataset
+from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError, field_type
 from vanilla_transformer.runs.run import run_recipe
 from vanilla_transformer.tasks import TASKS
 from vanilla_transformer.tasks.classification import chunk_scores, encoded_words, first_pieces
-from vanilla_transformer.tasks.language_modeling import IGNORED, MaskedRows, NextTokenRows
 from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
 from vanilla_transformer.utils.schema import coerce_fields, override_fields
 
@@ -99,18 +100,18 @@ def recipe(folder, task, times=1, **more):
 
 def test_blocks_hold_every_token_once_and_the_one_that_follows():
     texts = [np.arange(10), np.arange(10, 23)]
-    rows = NextTokenRows(texts, block_size=5)
+    rows = CausalLMDataset(texts, block_size=5)
     assert rows.lengths.tolist() == [5, 5, 5, 5, 2]
     inputs = np.concatenate([rows[i]["input_ids"] for i in range(5)])
     following = np.concatenate([rows[i]["shift_labels"] for i in range(5)])
     assert inputs.tolist() == list(range(22)) and following.tolist() == list(range(1, 23))
     # nothing but the beginning of a text can follow the end of one
-    rows = NextTokenRows([np.array([1, 7, 2]), np.array([1, 8, 2])], block_size=5, bos_token_id=1)
+    rows = CausalLMDataset([np.array([1, 7, 2]), np.array([1, 8, 2])], block_size=5, bos_token_id=1)
     assert rows[0]["shift_labels"].tolist() == [7, 2, IGNORED, 8, 2]
 
 
 def test_blocks_of_training_are_cut_elsewhere_in_each_epoch_and_again_alike():
-    rows = NextTokenRows([np.arange(1000)], block_size=50, seed=3)
+    rows = CausalLMDataset([np.arange(1000)], block_size=50, seed=3)
     starts = []
     for epoch in range(8):
         rows.set_epoch(epoch)
@@ -124,21 +125,21 @@ def test_blocks_of_training_are_cut_elsewhere_in_each_epoch_and_again_alike():
 
 
 def test_texts_by_themselves_are_compared_with_their_own_tokens():
-    rows = NextTokenRows([np.array([1, 7, 8, 2]), np.array([1, 9, 2])])
+    rows = CausalLMDataset([np.array([1, 7, 8, 2]), np.array([1, 9, 2])])
     assert rows.lengths.tolist() == [3, 2]
     assert rows[0]["input_ids"].tolist() == [1, 7, 8] and rows[0]["shift_labels"].tolist() == [7, 8, 2]
 
 
 def test_too_few_tokens_for_a_block_are_refused():
     with pytest.raises(ValueError, match="5 tokens are too few for blocks of data.block_size=8"):
-        NextTokenRows([np.arange(5)], block_size=8, seed=1)
-    assert len(NextTokenRows([np.arange(16)], block_size=8, seed=1)) == 1
+        CausalLMDataset([np.arange(5)], block_size=8, seed=1)
+    assert len(CausalLMDataset([np.arange(16)], block_size=8, seed=1)) == 1
 
 
 def test_masks_are_berts_and_the_same_for_the_same_epoch():
     tokenizer = train_tokenizer(sentences(100, 0), 290, mask_token=True)
     text = np.array([*(np.arange(200) % 250 + 20), tokenizer.eos_token_id])
-    rows = MaskedRows([text] * 100, tokenizer, share=0.15, seed=1)
+    rows = MaskedLMDataset([text] * 100, tokenizer, share=0.15, seed=1)
     counts = {"mask": 0, "same": 0, "other": 0}
     others = set()
     for index in range(100):
@@ -304,12 +305,12 @@ def test_a_description_that_contradicts_itself_is_refused(fields, sentence):
 @pytest.mark.parametrize(
     ("task", "override", "sentence"),
     [
-        ("causal-lm", "data.source_language=en", "data.source_language means nothing for task causal-lm"),
-        ("masked-lm", "generation.num_beams=2", "generation means nothing for task masked-lm"),
-        ("causal-lm", "evaluation.num_beams=2", "evaluation.num_beams means nothing for task causal-lm"),
-        ("causal-lm", "tokenizer.shared=false", "tokenizer.shared means nothing for task causal-lm"),
+        ("causal-lm", "data.source_language=en", "data.source_language has no effect for task causal-lm"),
+        ("masked-lm", "generation.num_beams=2", "generation has no effect for task masked-lm"),
+        ("causal-lm", "evaluation.num_beams=2", "evaluation.num_beams has no effect for task causal-lm"),
+        ("causal-lm", "tokenizer.shared=false", "tokenizer.shared has no effect for task causal-lm"),
         ("causal-lm", "model.architecture=encoder-only", "needs model.architecture=decoder-only, not encoder-only"),
-        ("token-classification", "data.block_size=8", "data.block_size means nothing for task token-classification"),
+        ("token-classification", "data.block_size=8", "data.block_size has no effect for task token-classification"),
         ("masked-lm", "data.masked_share=1.5", "data.masked_share=1.5 must be between 0 and 1"),
         ("masked-lm", "training.metric_for_best_model=bleu", "'bleu' is no score"),
         ("masked-lm", "training.dataloader_persistent_workers=true", "would show a language model the first epoch's"),
@@ -646,7 +647,7 @@ def test_a_classifier_refuses_what_it_cannot_start_from_or_learn(tmp_path):
         ("max_minutes=0", "max_minutes=0.0 must be above 0"),
         ("averaging.last=-3", "averaging.last=-3 must not be negative"),
         ("data.train.text=-1", "text=-1 must not be negative"),
-        ("tokenizer.kind=characters", "tokenizer.vocab_size means nothing for tokenizer.kind=characters"),
+        ("tokenizer.kind=characters", "tokenizer.vocab_size has no effect for tokenizer.kind=characters"),
     ],
 )
 def test_values_that_cannot_be_are_refused_before_data_is_read(tmp_path, override, sentence):

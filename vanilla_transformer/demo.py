@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from vanilla_transformer.data.written_forms import written_form_splits
+from vanilla_transformer.data.normalization import normalization_splits
 from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.inspection.attention import attention_maps, plot_attention
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
@@ -49,7 +49,7 @@ def run_demo(output: Path, overrides: Iterable[str] = (), say: Callable[[str], N
     if (output / "recipe.yaml").is_file() and not data.is_dir():
         raise RecipeError(f"{output} holds a run that is not the demonstration; name another folder with --output.")
     say("writing dates, amounts and durations in six languages ...")
-    splits = written_form_splits()
+    splits = normalization_splits()
     data.mkdir(parents=True, exist_ok=True)
     for name, pairs in splits.items():
         with atomic_file(data / f"{name}.tsv") as stream:

@@ -16,7 +16,9 @@ For separate source and target vocabularies, train one tokenizer on each side.
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -26,8 +28,11 @@ __all__ = [
     "LONGEST_WORD",
     "MASK_TOKEN",
     "SPECIAL_TOKENS",
+    "TOKENIZER_KINDS",
+    "TokenizerKind",
     "train_character_tokenizer",
     "train_tokenizer",
+    "train_tokenizer_of_kind",
     "train_wordpiece_tokenizer",
     "without_long_words",
 ]
@@ -265,6 +270,41 @@ def train_character_tokenizer(
     backend.decoder = decoders.Fuse()
     backend.add_special_tokens(specials)
     return _wrap(backend, add_bos=add_bos, add_eos=add_eos, mask_token=mask_token, model_max_length=model_max_length)
+
+
+@dataclass(frozen=True)
+class TokenizerKind:
+    """How tokenizers of one kind are trained.
+
+    Attributes:
+        train: a function of texts and options.
+        options: those that it has beside `lowercase` and the special tokens.
+    """
+
+    train: Callable[..., PreTrainedTokenizerFast]
+    options: tuple[str, ...] = ()
+
+
+TOKENIZER_KINDS = {
+    "bpe": TokenizerKind(train_tokenizer, ("vocab_size", "min_frequency", "split_digits")),
+    "wordpiece": TokenizerKind(train_wordpiece_tokenizer, ("vocab_size", "min_frequency")),
+    "characters": TokenizerKind(train_character_tokenizer),
+}
+
+
+def train_tokenizer_of_kind(
+    kind: str,
+    texts: Iterable[str],
+    *,
+    vocab_size: int,
+    min_frequency: int = 2,
+    split_digits: bool = False,
+    **options: Any,
+) -> PreTrainedTokenizerFast:
+    """Train a tokenizer of a kind in `TOKENIZER_KINDS` with those of the options that it has; see `train_tokenizer`."""
+    given = {"vocab_size": vocab_size, "min_frequency": min_frequency, "split_digits": split_digits}
+    chosen = TOKENIZER_KINDS[kind]
+    return chosen.train(texts, **{name: given[name] for name in chosen.options}, **options)
 
 
 def _too_few(reached: int, vocab_size: int, min_frequency: int) -> str:

@@ -70,7 +70,7 @@ def check_encoding(encoding: str) -> None:
         )
 
 
-# Lines ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------- lines
 
 
 def read_lines(path: Path, encoding: str, file: InputFile) -> Iterator[str | None]:
@@ -245,7 +245,7 @@ class _Unpacked(io.RawIOBase):
         return len(block)
 
 
-# Data sets -----------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------- data sets
 
 
 @contextmanager
@@ -399,7 +399,7 @@ def no_column(place: str, name: object, choices: Iterable[str]) -> ValueError:
     return ValueError(f"{place} has no column {name!r}.{hint} There are: {', '.join(choices)}.")
 
 
-# Paths ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------- paths
 
 
 def as_paths(value: str | Path | Sequence[str | Path] | None) -> list[str | Path]:

@@ -263,7 +263,7 @@ def _reader(spec: ParallelData, report: DataReport, streaming: bool) -> Callable
     return _single_files_reader(paths, spec, report)
 
 
-# Text files ----------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------- text files
 
 
 def _text_reader(spec: ParallelData, report: DataReport) -> Callable[[], Iterator[_Row]]:
@@ -301,7 +301,7 @@ def _text_reader(spec: ParallelData, report: DataReport) -> Callable[[], Iterato
     return rows
 
 
-# TSV and JSON lines --------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------- tsv and json lines
 
 
 def _single_files_reader(paths: list[Path], spec: ParallelData, report: DataReport) -> Callable[[], Iterator[_Row]]:
@@ -376,7 +376,7 @@ def _read_json(path: Path, spec: ParallelData, file: InputFile) -> Iterator[_Row
         yield _record_row(number, record, columns)
 
 
-# Records with named columns ------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------ records with named columns
 
 _Columns = tuple[tuple[str, ...], tuple[str, ...]]
 """For each side the keys that lead to its text."""

@@ -39,11 +39,11 @@ def refuse_mistyped(values: Mapping[str, Any]) -> None:
     data = values.get("data")
     if isinstance(data, Mapping):
         tests = data.get("test")
-        parts = {f"data.{name}.": data.get(name) for name in ("train", "validation")}
-        parts |= {f"data.test.{name}.": part for name, part in tests.items()} if isinstance(tests, Mapping) else {}
-        for prefix, part in parts.items():
-            if isinstance(part, Mapping):
-                _refuse(part, prefix, known_fields("data.train"))
+        splits = {f"data.{name}.": data.get(name) for name in ("train", "validation")}
+        splits |= {f"data.test.{name}.": split for name, split in tests.items()} if isinstance(tests, Mapping) else {}
+        for prefix, split in splits.items():
+            if isinstance(split, Mapping):
+                _refuse(split, prefix, known_fields("data.train"))
 
 
 def _refuse(values: Mapping[str, Any], prefix: str, known: Iterable[str]) -> None:
@@ -79,7 +79,7 @@ def known_fields(section: str) -> frozenset[str]:
         pairs = _class_fields(_PACKAGE / "data" / "sources.py", "ParallelData")
         return frozenset(pairs) | set(_class_fields(_PACKAGE / "data" / "texts.py", "TextData"))
     kind = recipe.get(section, "").partition(" ")[0]
-    rooms = ("recipes", "trainer", "runs") if kind.endswith("Section") else ()
+    rooms = ("recipes", "tasks", "trainer", "runs") if kind.endswith("Section") else ()
     modules = [module for room in rooms for module in sorted((_PACKAGE / room).glob("*.py"))]
     return frozenset(name for module in modules for name in _class_fields(module, kind))
 

@@ -8,6 +8,8 @@ and stay with the recipe: the sources say which they had.
 from dataclasses import dataclass, field
 from typing import Any
 
+from vanilla_transformer.tasks.settings import PAPER_GENERATION, PAPER_TRAINING
+
 __all__ = ["PRESETS", "RecipePreset"]
 
 
@@ -42,19 +44,9 @@ PAPER = RecipePreset(
         "label_smoothing_form": "uniform",
         "init_scheme": "paper",
     },
-    training={
-        "optim": "adamw_torch_fused",  # Adam, as there is no weight decay
-        "adam_beta1": 0.9,
-        "adam_beta2": 0.98,
-        "adam_epsilon": 1e-9,
-        "weight_decay": 0.0,
-        "learning_rate": "noam",
-        "lr_scheduler_type": "inverse_sqrt",
-        "warmup_steps": 4000,
-        "max_grad_norm": 0.0,
-    },
+    training=PAPER_TRAINING,
     averaging={"last": 5},
-    generation={"num_beams": 4, "length_penalty": 0.6, "length_penalty_form": "gnmt", "max_length_over_source": 50},
+    generation=PAPER_GENERATION,
 )
 
 TENSOR2TENSOR = RecipePreset(

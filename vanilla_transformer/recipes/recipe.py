@@ -38,6 +38,8 @@ from vanilla_transformer.recipes.bounds import GENERATION, RECIPE, TRAINING, che
 from vanilla_transformer.recipes.licenses import LICENSES, OTHER_LICENSE, nearest_license
 from vanilla_transformer.recipes.presets import PRESETS, RecipePreset
 from vanilla_transformer.tasks import TASKS, Task
+from vanilla_transformer.tasks.settings import BatchSection, DataSection, EvaluationSection, TokenizerSection
+from vanilla_transformer.tokenization import TOKENIZER_KINDS
 from vanilla_transformer.trainer.adapter import AdapterSection
 from vanilla_transformer.trainer.checkpoints import LOWER_IS_BETTER
 from vanilla_transformer.trainer.schedules import DECAY, SCHEDULE_OPTIONS, noam_factor
@@ -70,81 +72,6 @@ __all__ = [
 
 
 @dataclass
-class TokenizerSection:
-    """The tokenizer, trained on the run's own training text.
-
-    Attributes:
-        kind: "bpe", pieces of words, from which text comes back unchanged. For tasks on texts of one kind also "wordpiece",
-            pieces of what stands between spaces, from which token-classification can tell words apart later and which is
-            its default; or "characters".
-        vocab_size: exact number of entries, special tokens included; of each side where they are separate.
-        shared: for pairs: one vocabulary for both sides (section 5.1), or one each.
-        min_frequency: pairs of symbols seen less often are not merged.
-        lowercase: lower the case of all text.
-        split_digits: every digit is a token of its own.
-        path: a folder or Hub id of a ready tokenizer instead.
-    """
-
-    kind: str | None = None
-    vocab_size: int = 10000
-    shared: bool = True
-    min_frequency: int = 2
-    lowercase: bool = False
-    split_digits: bool = False
-    path: str | None = None
-
-
-@dataclass
-class DataSection:
-    """Where the text comes from; the fields of `ParallelData` (seq2seq) or `TextData` (all other tasks) describe each part.
-
-    Attributes:
-        train, validation: the text.
-        test: named test sets, scored at the end.
-        source_language, target_language: codes such as `en`; keys of JSON lines and columns of Parquet, and for the card.
-        max_source_length, max_target_length: longer pairs, in tokens with special tokens, are dropped and reported.
-        language: of texts that come alone, for the card.
-        max_length: of these, in tokens with special tokens: longer texts are cut where they get one label, else dropped;
-            either is reported.
-        block_size: language models read all texts as one, cut in blocks of so many tokens; None for texts by themselves.
-        masked_share: of the tokens of a text, which masked-lm hides.
-        license: of the data, in any words, for the model card.
-    """
-
-    train: dict[str, Any] = field(default_factory=dict)
-    validation: dict[str, Any] = field(default_factory=dict)
-    test: dict[str, dict[str, Any]] = field(default_factory=dict)
-    source_language: str | None = None
-    target_language: str | None = None
-    max_source_length: int = 256
-    max_target_length: int = 256
-    language: str | None = None
-    max_length: int = 512
-    block_size: int | None = None
-    masked_share: float = 0.15
-    license: str | None = None
-
-
-@dataclass
-class BatchSection:
-    """Batches by token budget.
-
-    Attributes:
-        max_tokens: sentences times the longest source or target of a batch stay within it (fairseq's `--max-tokens`).
-            With several processes each has a batch of its own in every step.
-        max_sentences: and the number of pairs, or texts or blocks, within this.
-        count: "longer": a pair counts as its longer side, or "both": as source and target together.
-        packing: several pairs or texts in one row, without padding; the budget holds for the sum of their tokens, and
-            lengths are mixed.
-    """
-
-    max_tokens: int = 4096
-    max_sentences: int | None = None
-    count: str = "longer"
-    packing: bool = False
-
-
-@dataclass
 class AveragingSection:
     """Means of weights (section 6.1), any of which is kept where it scores at least as well as the best checkpoint.
 
@@ -174,21 +101,6 @@ class EarlyStoppingSection:
 
     patience: int | None = None
     threshold: float = 0.0
-
-
-@dataclass
-class EvaluationSection:
-    """Evaluation during training; `training.eval_strategy` and `eval_steps` say how often.
-
-    Attributes:
-        sentences: on the first so many rows of the validation data; None for all.
-        num_beams: for seq2seq, beams during training; the final scores use `generation`.
-        tokenize: for seq2seq, sacrebleu's tokenizer; "none" where the text is tokenised already.
-    """
-
-    sentences: int | None = None
-    num_beams: int = 1
-    tokenize: str = "13a"
 
 
 @dataclass
@@ -498,8 +410,7 @@ class Recipe:
         for name in self.data.test:
             if not isinstance(name, str) or name in ("train", "validation"):
                 raise RecipeError(f"data.test.{name}: a test needs a name of its own, in letters; give it another.")
-        for name in self.data_parts():
-            self.specification(name)
+        self.splits()
         if self.training.get("max_steps") == 0 or (
             self.training.get("max_steps", -1) < 0 and self.training["num_train_epochs"] <= 0
         ):
@@ -508,7 +419,7 @@ class Recipe:
             )
         if self.batches.packing and not task.packs:
             raise RecipeError(
-                f"batches.packing means nothing for task {self.task}, whose label belongs to a row; leave it out."
+                f"batches.packing has no effect for task {self.task}, whose label belongs to a row; leave it out."
             )
         if self.batches.count not in COUNTS:
             raise RecipeError(f"batches.count={self.batches.count!r} must be {' or '.join(map(repr, COUNTS))}.")
@@ -522,8 +433,9 @@ class Recipe:
         self._check_lengths()
         if not 0 < self.data.masked_share < 1:
             raise RecipeError(f"data.masked_share={self.data.masked_share} must be between 0 and 1.")
-        if self.tokenizer.kind not in ("bpe", "wordpiece", "characters"):
-            raise RecipeError(f"tokenizer.kind={self.tokenizer.kind!r} must be 'bpe', 'wordpiece' or 'characters'.")
+        if self.tokenizer.kind not in TOKENIZER_KINDS:
+            *kinds, last = map(repr, TOKENIZER_KINDS)
+            raise RecipeError(f"tokenizer.kind={self.tokenizer.kind!r} must be {', '.join(kinds)} or {last}.")
 
     def _check_numbers(self) -> None:
         """Refuse numbers with which a run would fail after work was done, or have no end."""
@@ -721,8 +633,8 @@ class Recipe:
             raise RecipeError(
                 f"data.block_size={block} is above batches.max_tokens={self.batches.max_tokens}; raise that."
             )
-        task = self.new_task()
-        longest, field = task.longest_text, f"data.{task.longest_field}"
+        longest, name = TASKS[self.task].length_limit(self.data)
+        field = f"data.{name}"
         if config.position_encoding == "learned" and longest > config.max_position_embeddings:
             raise RecipeError(
                 f"texts of {longest} tokens ({field}) are longer than the learned positions of the model; "
@@ -730,7 +642,7 @@ class Recipe:
             )
 
     def _check_sections(self, task: type[Task]) -> None:
-        """Refuse settings that mean nothing for the task."""
+        """Refuse settings that have no effect for the task."""
         for section, values, common, used in (
             ("data", self.data, {"train", "validation", "test", "license"}, task.data_fields),
             ("tokenizer", self.tokenizer, set(_TOKENIZER_OF_ALL), task.tokenizer_fields),
@@ -740,46 +652,43 @@ class Recipe:
                 default = task.tokenizer_kind if f.name == "kind" else getattr(type(values)(), f.name)
                 given = getattr(values, f.name) != default
                 if given and f.name not in common | used:
-                    raise RecipeError(f"{section}.{f.name} means nothing for task {task.name}; leave it out.")
+                    raise RecipeError(f"{section}.{f.name} has no effect for task {task.name}; leave it out.")
         if self.start_from is not None and self.tokenizer.path is not None:
             raise RecipeError(
                 "tokenizer.path cannot be given with start_from, which brings its tokenizer; leave it out."
             )
-        without = {"characters": ("vocab_size", "min_frequency", "split_digits"), "wordpiece": ("split_digits",)}
-        for name in without.get(self.tokenizer.kind or "", ()):
-            if getattr(self.tokenizer, name) != getattr(TokenizerSection(), name):
+        known = TOKENIZER_KINDS["bpe"].options
+        options = TOKENIZER_KINDS[self.tokenizer.kind].options if self.tokenizer.kind in TOKENIZER_KINDS else known
+        for name in known:
+            if name not in options and getattr(self.tokenizer, name) != getattr(TokenizerSection(), name):
                 raise RecipeError(
-                    f"tokenizer.{name} means nothing for tokenizer.kind={self.tokenizer.kind}; leave it out."
+                    f"tokenizer.{name} has no effect for tokenizer.kind={self.tokenizer.kind}; leave it out."
                 )
         if self.generation and not task.generates:
-            raise RecipeError(f"generation means nothing for task {task.name}; leave it out.")
+            raise RecipeError(f"generation has no effect for task {task.name}; leave it out.")
         if self.training.get("dataloader_persistent_workers") and task.name in ("causal-lm", "masked-lm"):
             raise RecipeError(
                 "training.dataloader_persistent_workers would show a language model the first epoch's cuts and masks in "
                 "every epoch; leave it out."
             )
 
-    def data_parts(self) -> dict[str, dict[str, Any]]:
-        """All data descriptions by their place in the recipe."""
-        return {
-            "data.train": self.data.train,
-            "data.validation": self.data.validation,
-            **{f"data.test.{name}": part for name, part in self.data.test.items()},
-        }
-
-    def specification(self, name: str) -> Any:
-        """The description of one of [`Recipe.data_parts`], as the task reads it.
+    def splits(self, *names: str) -> dict[str, Any]:
+        """Return the data configs of the named splits, or of all, by their places in the recipe.
 
         Raises:
-            RecipeError: for an unknown field, a value of the wrong type, or a description that contradicts itself.
+            RecipeError: for an unknown field, a value of the wrong type, or fields that contradict each other.
         """
-        part = self.data_parts()[name]
-        task = self.new_task()
-        reject_unknown(part, set(task.part_fields), name)
-        try:
-            return task.specification(part)
-        except (TypeError, ValueError) as error:
-            raise RecipeError(f"{name}: {error}") from error
+        task = TASKS[self.task]
+        configs = {}
+        for name, fields in self.data.splits().items():
+            if names and name not in names:
+                continue
+            reject_unknown(fields, set(task.split_fields), name)
+            try:
+                configs[name] = task.data_config(fields, self.data)
+            except (TypeError, ValueError) as error:
+                raise RecipeError(f"{name}: {error}") from error
+        return configs
 
     def config(self, **from_tokenizers: Any) -> VanillaTransformerConfig:
         """The model's configuration: the preset, what the tokenizers say, and the recipe's own fields before both.

@@ -384,7 +384,7 @@ def _run_all(
             )
     task = ablation.recipe.new_task()
     ready = folder / TOKENIZER if resume and (folder / TOKENIZER).is_dir() else None
-    parts = task.read(ablation.recipe.data_parts(), ready, say)
+    parts = task.read(ablation.recipe.splits(), ready, say)
     if resume:
         _check_data(ablation, {short_name(name): part.report.sha256 for name, part in parts.items()})
     parameters = {cell.name: _count_parameters(cell, task) for cell in ablation.cells}

@@ -179,7 +179,7 @@ def _hub_id(name: str | None) -> str | None:
 
 def _hub_dataset(recipe: Recipe, part: str) -> dict[str, Any] | None:
     """Fields of the model index for a part of the data that comes from the Hub; None where it does not."""
-    found = recipe.specification(part)
+    found = recipe.splits(part)[part]
     if found.path is None or found.kind != "hub" or Path(str(found.path)).exists():
         return None
     return {

@@ -43,7 +43,7 @@ from vanilla_transformer.runs.emissions import estimate_emissions
 from vanilla_transformer.runs.model_card import write_model_card
 from vanilla_transformer.runs.plots import plot_curves
 from vanilla_transformer.runs.run_log import Progress, RunLog
-from vanilla_transformer.tasks import TASKS, Example, Part, Task
+from vanilla_transformer.tasks import TASKS, Example, Task, TokenizedSplit
 from vanilla_transformer.trainer.adapter import (
     ADAPTER_FILES,
     ADAPTER_WEIGHTS,
@@ -171,7 +171,7 @@ def _run(
             )
         set_seed(recipe.seed)
         task = recipe.new_task()
-        parts = task.read(recipe.data_parts(), folder if checkpoint else None, log)
+        parts = task.read(recipe.splits(), folder if checkpoint else None, log)
         train, validation = parts["data.train"], parts["data.validation"]
         sampler = task.batch_sampler(train)
         log(
@@ -179,7 +179,7 @@ def _run(
             f"{' a side' if recipe.batches.count == 'longer' else ''}, "
             f"{100 * sampler.padding_share():.1f} % padding"
         )
-        model = task.model(log)
+        model = task.model(recipe.config(**task.config_fields()), log)
         log(f"{model.num_parameters():,} parameters, {model.config.architecture}")
 
     # not before all else is known to be in order: this deletes a run that is overwritten
@@ -459,8 +459,8 @@ def _new_trainer(
     task: Task,
     model: PreTrainedModel,
     arguments: TrainingArguments,
-    train: Part,
-    validation: Part,
+    train: TokenizedSplit,
+    validation: TokenizedSplit,
     sampler: TokenBudgetBatchSampler,
     interruption: Interruption,
 ) -> Any:
@@ -472,8 +472,8 @@ def _new_trainer(
     trainer = task.trainer_class(
         model=model,
         args=arguments,
-        train_dataset=task.train_data(train.rows),
-        eval_dataset=task.evaluation_data(validation.rows, recipe.evaluation.sentences),
+        train_dataset=task.train_data(train.tokenized),
+        eval_dataset=task.evaluation_data(validation.tokenized, recipe.evaluation.sentences),
         data_collator=task.collator(model),
         train_collator=task.train_collator(model),
         batch_sampler=sampler,
@@ -507,7 +507,7 @@ def _unsafe_file(checkpoint: Path | None) -> Path:
     return checkpoint
 
 
-def _new_progress(recipe: Recipe, task: Task, trainer: Any, validation: Part, log: RunLog) -> Progress:
+def _new_progress(recipe: Recipe, task: Task, trainer: Any, validation: TokenizedSplit, log: RunLog) -> Progress:
     """Return what tells of the training, in the place of what transformers prints."""
     progress = Progress(
         log,
@@ -586,7 +586,7 @@ def _choose_weights(
     task: Task,
     trainer: Trainer,
     folder: Path,
-    validation: Part,
+    validation: TokenizedSplit,
     say: Callable[[str], None],
 ) -> tuple[dict[str, Any], list[str]]:
     """Compare the best checkpoint with the means of several on the validation data; the model keeps the best of these.
@@ -648,7 +648,7 @@ def _means(recipe: Recipe, trainer: Trainer, folder: Path) -> dict[str, tuple[li
 
 
 def _score(
-    task: Task, trainer: Trainer, part: Part, say: Callable[[str], None], name: str
+    task: Task, trainer: Trainer, part: TokenizedSplit, say: Callable[[str], None], name: str
 ) -> tuple[dict[str, Any], list[str]]:
     say(f"scoring {name} ({len(part.dataset):,} {task.noun}) ...")
     scores, outputs = task.score(trainer, part)
@@ -656,13 +656,13 @@ def _score(
     return scores, outputs
 
 
-def _training_facts(trainer: Any, train: Part) -> dict[str, Any]:
+def _training_facts(trainer: Any, train: TokenizedSplit) -> dict[str, Any]:
     speeds = [entry["tokens_per_second"] for entry in trainer.state.log_history if "tokens_per_second" in entry]
     return {
         "minutes": round(trainer.minutes, 1),
         "updates": trainer.state.global_step,
         "epochs": round(float(trainer.state.epoch or 0), 2),
-        "examples": len(train.rows),
+        "examples": len(train.tokenized),
         "tokens_per_second": sorted(speeds)[len(speeds) // 2] if speeds else None,
         "architecture": trainer.model.config.architecture,
         "parameters": trainer.model.num_parameters(),
@@ -670,16 +670,18 @@ def _training_facts(trainer: Any, train: Part) -> dict[str, Any]:
     }
 
 
-def _costs(recipe: Recipe, task: Task, trainer: Any, train: Part, sampler: TokenBudgetBatchSampler) -> dict[str, Any]:
+def _costs(
+    recipe: Recipe, task: Task, trainer: Any, train: TokenizedSplit, sampler: TokenBudgetBatchSampler
+) -> dict[str, Any]:
     """Return what training takes: the peak of memory so far, and operations a token, counted on the first batch."""
     facts = {"peak_memory_mb": peak_memory(trainer.args.device.type), "flops_per_token": None}
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         return facts
     numbers = next(iter(sampler))
-    rows = task.train_data(train.rows)
+    rows = task.train_data(train.tokenized)
     model = trainer.accelerator.unwrap_model(trainer.model)
     batch = task.train_collator(model)([rows[number] for number in numbers])
-    tokens = int(task.lengths(train.rows)[numbers].sum())
+    tokens = int(task.lengths(train.tokenized)[numbers].sum())
     return facts | {"flops_per_token": count_flops(model, batch, tokens)}
 
 
@@ -780,7 +782,7 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _examples(task: Task, trainer: Any, part: Part, count: int) -> list[Example]:
+def _examples(task: Task, trainer: Any, part: TokenizedSplit, count: int) -> list[Example]:
     """Return what the model makes of a few texts spread over a part; none where its weights are spread over processes."""
     if trainer.is_deepspeed_enabled or is_sharded(trainer.model):
         return []
@@ -791,7 +793,7 @@ def _examples(task: Task, trainer: Any, part: Part, count: int) -> list[Example]
         return task.examples(model, part, rows)
 
 
-def _sample_lines(task: Task, trainer: Any, validation: Part) -> list[str]:
+def _sample_lines(task: Task, trainer: Any, validation: TokenizedSplit) -> list[str]:
     try:
         examples = _examples(task, trainer, validation, IN_LOG)
     except Exception as error:  # whatever it is, the training is worth more than a look at it

@@ -3,9 +3,9 @@
 from vanilla_transformer.tasks.classification import SequenceClassification, TokenClassification
 from vanilla_transformer.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling
 from vanilla_transformer.tasks.seq2seq import Seq2Seq
-from vanilla_transformer.tasks.task import Example, Part, Task
+from vanilla_transformer.tasks.task import Example, Split, Task, TokenizedSplit
 
-__all__ = ["TASKS", "Example", "Part", "Task"]
+__all__ = ["TASKS", "Example", "Split", "Task", "TokenizedSplit"]
 
 TASKS: dict[str, type[Task]] = {
     task.name: task

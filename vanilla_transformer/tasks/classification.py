@@ -1,7 +1,8 @@
 """Classifiers: a label for a text, a tag for each token."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -9,9 +10,9 @@ import torch
 from sklearn.metrics import f1_score, precision_recall_fscore_support
 from transformers import EvalPrediction
 
-from vanilla_transformer.data.preparation import TokenizerTexts
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens
+from vanilla_transformer.data.token_datasets import LabelledDataset
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.loading import load_config
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
@@ -19,7 +20,9 @@ from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer.tasks.task import Example, Part, RowsOfTokens, ScoreColumn, TextTask
+from vanilla_transformer.tasks.task import Example, ScoreColumn, Split, TokenizedSplit
+from vanilla_transformer.tasks.text_task import TextTask
+from vanilla_transformer.utils.log import Log
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -30,75 +33,58 @@ CHUNK_TAG = re.compile(r"O|[BIESLU]-.+")
 """A tag that marks where a chunk, such as a name or a noun phrase, begins and goes on (IOB2, IOBES, BILOU)."""
 
 
-class LabelledRows(RowsOfTokens):
-    """Rows with the names of their labels.
-
-    Args:
-        rows: `input_ids` and `labels` of each; a label that the model does not have is -100.
-        names: the label of each row, or those of its tokens, as in the data.
-        ids: of each row in the data.
-    """
-
-    def __init__(self, rows: list[dict[str, Any]], names: list[Any], ids: list[int]):
-        super().__init__([len(row["input_ids"]) for row in rows], ids)
-        self.rows, self.names = rows, names
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return self.rows[index]
-
-
 class Classification(TextTask):
     """What the classifiers share: labels, found in the training and validation data, and an encoder."""
 
     training_defaults = {**TextTask.training_defaults, "learning_rate": 1e-3, "lr_scheduler_type": "linear"}
     architecture = "encoder-only"
-    part_fields = TextTask.part_fields | {"label"}
+    split_fields = TextTask.split_fields | {"label"}
     labelled: ClassVar[str]
     """What gets a label, in the plural."""
     problem_type: ClassVar[str | None] = None
     """Of the model's loss, where it could take the labels for something else."""
 
-    def prepare(self, parts: dict[str, Part], ready: Any) -> None:
-        super().prepare(parts, ready)
-        found = {name: set(self.labels_in(part.dataset)) for name, part in parts.items()}
+    def prepare(self, splits: Mapping[str, Split], ready: str | Path | None) -> None:
+        super().prepare(splits, ready)
+        found = {name: set(self.labels_in(split.dataset)) for name, split in splits.items()}
         # a test has no say in what the model is: a label that only it has is always missed
         self.labels = sorted(found["data.train"] | found["data.validation"], key=_natural_order)
-        for name, part in parts.items():
+        for name, split in splits.items():
             known = found["data.train"] if name == "data.validation" else set(self.labels)
             if unseen := sorted(found[name] - known):
-                part.report.notes.append(f"labels that training never sees: {', '.join(unseen)}")
+                split.report.notes.append(f"labels that training never sees: {', '.join(unseen)}")
         if len(self.labels) < 2:
             raise ValueError(
-                f"{parts['data.train'].report.name} has one label only, {self.labels[0]!r}; a classifier needs two or more."
+                f"{splits['data.train'].report.name} has one label only, {self.labels[0]!r}; a classifier needs two or more."
             )
-        self._take_order_of_start()
+        self._keep_label_order()
         self.number_of = {label: number for number, label in enumerate(self.labels)}
 
-    def _take_order_of_start(self) -> None:
-        """A classifier that is trained on keeps the numbers of its labels."""
-        if self.recipe.start_from is None:
+    def _keep_label_order(self) -> None:
+        """Keep the numbers of the labels of the classifier to start from."""
+        if self.settings.start_from is None:
             return
-        begun = load_config(self.recipe.start_from)
-        if self.head.__name__ not in (begun.architectures or []):
+        start = load_config(self.settings.start_from)
+        if self.head.__name__ not in (start.architectures or []):
             return
-        names = [begun.id2label[number] for number in range(begun.num_labels)]
+        names = [start.id2label[number] for number in range(start.num_labels)]
         if sorted(names) != sorted(self.labels):
             raise RecipeError(
-                f"start_from: {self.recipe.start_from} is a classifier of the labels {_some(names)}, but the data has "
+                f"start_from: {self.settings.start_from} is a classifier of the labels {_some(names)}, but the data has "
                 f"{_some(self.labels)}; start from the language model it came from, or from data with its labels."
             )
         self.labels = names
 
     def labels_in(self, dataset: "Dataset") -> Iterable[str]:
-        """All labels of a data set, with repetitions."""
+        """Return all labels of a data set, with repetitions."""
         return dataset["label"]
 
     def config_fields(self) -> dict[str, Any]:
         names = dict(enumerate(self.labels))
         return {**super().config_fields(), "id2label": names, "label2id": self.number_of}
 
-    def model(self, say: Any) -> Any:
-        model = super().model(say)
+    def model(self, config: Any, log: Log) -> Any:
+        model = super().model(config, log)
         model.config.problem_type = self.problem_type
         return model
 
@@ -139,13 +125,13 @@ class SequenceClassification(Classification):
         ScoreColumn("texts", "texts", "{:,}"),
     )
 
-    def load(self, specification: TextData) -> "tuple[Dataset, DataReport]":
-        return load_labelled_texts(specification)
+    def load(self, config: TextData) -> "tuple[Dataset, DataReport]":
+        return load_labelled_texts(config)
 
-    def encode(self, part: Part) -> LabelledRows:
-        limit = self.recipe.data.max_length
+    def encode(self, split: Split) -> LabelledDataset:
+        limit = self.settings.data.max_length
         rows, cut = [], 0
-        for batch in part.dataset.iter(batch_size=1000):
+        for batch in split.dataset.iter(batch_size=1000):
             encoded = self.tokenizer(batch["text"], verbose=False, split_special_tokens=True)["input_ids"]
             for text, ids, label in zip(batch["text"], encoded, batch["label"], strict=True):
                 if len(ids) > limit:
@@ -155,13 +141,13 @@ class SequenceClassification(Classification):
                     ]
                 rows.append({"input_ids": ids, "labels": self.number_of.get(label, IGNORED)})
         if cut:
-            part.report.notes.append(f"{cut:,} texts cut to their first {limit} tokens (data.max_length)")
+            split.report.notes.append(f"{cut:,} texts cut to their first {limit} tokens (data.max_length)")
             self.tokenizer.backend_tokenizer.no_truncation()  # else it would be saved with the tokenizer
-        return LabelledRows(rows, list(part.dataset["label"]), list(part.dataset["id"]))
+        return LabelledDataset(rows, list(split.dataset["label"]), list(split.dataset["id"]))
 
     @staticmethod
     def reduced_logits(logits: Any, labels: Any) -> torch.Tensor:
-        """(B, 2): the class, and the cross entropy."""
+        """Return (B, 2): the class, and the cross entropy."""
         logits = logits[0] if isinstance(logits, tuple) else logits  # an encoder-decoder gives more than logits
         losses = torch.nn.functional.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="none")
         return torch.stack([logits.argmax(-1).float(), losses], dim=1)
@@ -182,9 +168,9 @@ class SequenceClassification(Classification):
     def outputs(self, predictions: Any, names: list[Any]) -> list[str]:
         return [self.labels[int(number)] for number in np.asarray(predictions)[:, 0]]
 
-    def examples(self, model: Any, part: Part, rows: Sequence[int]) -> list[Example]:
-        texts = part.dataset.select(rows)
-        inputs = self.collator(model)([{"input_ids": part.rows[row]["input_ids"]} for row in rows])
+    def examples(self, model: Any, split: TokenizedSplit, rows: Sequence[int]) -> list[Example]:
+        texts = split.dataset.select(rows)
+        inputs = self.collator(model)([{"input_ids": split.tokenized[row]["input_ids"]} for row in rows])
         outputs = [self.labels[number] for number in self.predicted(model, inputs).tolist()]
         return list(map(Example, texts["text"], texts["label"], outputs))
 
@@ -215,6 +201,7 @@ class TokenClassification(Classification):
     scores = ("f1", "precision", "recall", "accuracy", "loss")
     curves = (("f1", "F1 (%)", 100), ("accuracy", "accuracy of tokens (%)", 100))
     tokenizer_kind = "wordpiece"
+    column = "tokens"
     noun = "sentences"
     labelled = "tokens"
     pipeline_tag = "token-classification"
@@ -226,31 +213,31 @@ class TokenClassification(Classification):
         ScoreColumn("sentences", "sentences", "{:,}"),
     )
 
-    def load(self, specification: TextData) -> "tuple[Dataset, DataReport]":
-        return load_tagged_tokens(specification)
+    def load(self, config: TextData) -> "tuple[Dataset, DataReport]":
+        return load_tagged_tokens(config)
+
+    @staticmethod
+    def as_text(value: Any) -> str:
+        return " ".join(value)
 
     def labels_in(self, dataset: "Dataset") -> Iterable[str]:
         return (tag for tags in dataset["tags"] for tag in tags)
 
-    def tokenizer_texts(self, dataset: "Dataset") -> TokenizerTexts:
-        kind = self.recipe.tokenizer.kind or self.tokenizer_kind
-        return TokenizerTexts(dataset, ("tokens",), kind, self.longest_texts("tokens"), join=" ".join)
-
     @property
     def are_chunks(self) -> bool:
-        """Whether the tags mark chunks of several tokens."""
+        """Return whether the tags mark chunks of several tokens."""
         return all(CHUNK_TAG.fullmatch(label) for label in self.labels)
 
-    def encode(self, part: Part) -> LabelledRows:
-        limit = self.recipe.data.max_length
+    def encode(self, split: Split) -> LabelledDataset:
+        limit = self.settings.data.max_length
         rows, names, row_ids = [], [], []
-        for batch in part.dataset.iter(batch_size=1000):
+        for batch in split.dataset.iter(batch_size=1000):
             texts = [" ".join(tokens) for tokens in batch["tokens"]]
             encoded = self.tokenizer(texts, return_offsets_mapping=True, verbose=False, split_special_tokens=True)
             for number, tags in enumerate(batch["tags"]):
                 ids, offsets = encoded["input_ids"][number], encoded["offset_mapping"][number]
                 if len(ids) > limit:
-                    part.report.drop(f"sentence longer than {limit} tokens (data.max_length)", batch["id"][number])
+                    split.report.drop(f"sentence longer than {limit} tokens (data.max_length)", batch["id"][number])
                     continue
                 words = encoded_words(batch["tokens"][number], offsets)
                 labels = first_pieces(words, [self.number_of.get(tag, IGNORED) for tag in tags])
@@ -260,13 +247,13 @@ class TokenClassification(Classification):
         if not rows:
             raise ValueError(
                 "No sentence is short enough; raise data.max_length. "
-                + "; ".join(x.strip() for x in part.report.lines())
+                + "; ".join(x.strip() for x in split.report.lines())
             )
-        return LabelledRows(rows, names, row_ids)
+        return LabelledDataset(rows, names, row_ids)
 
     @staticmethod
     def reduced_logits(logits: Any, labels: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, T): the tags, and (B, 2): the summed cross entropy and the number of labels."""
+        """Return (B, T): the tags, and (B, 2): the summed cross entropy and the number of labels."""
         losses = torch.nn.functional.cross_entropy(
             logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none"
         )
@@ -302,15 +289,15 @@ class TokenClassification(Classification):
     def outputs(self, predictions: Any, names: list[Any]) -> list[str]:
         return [" ".join(tags) for tags in self._tags(predictions[0], names)]
 
-    def examples(self, model: Any, part: Part, rows: Sequence[int]) -> list[Example]:
-        places = {text_id: row for row, text_id in enumerate(part.rows.ids)}
-        rows = [places[text_id] for text_id in part.dataset.select(rows)["id"] if text_id in places]
-        inputs = self.collator(model)([{"input_ids": part.rows[row]["input_ids"]} for row in rows])
-        names = [part.rows.names[row] for row in rows]
+    def examples(self, model: Any, split: TokenizedSplit, rows: Sequence[int]) -> list[Example]:
+        places = {text_id: row for row, text_id in enumerate(split.tokenized.ids)}
+        rows = [places[text_id] for text_id in split.dataset.select(rows)["id"] if text_id in places]
+        inputs = self.collator(model)([{"input_ids": split.tokenized[row]["input_ids"]} for row in rows])
+        names = [split.tokenized.names[row] for row in rows]
         found = self._tags(self.predicted(model, inputs).numpy(), names)
         given = [[tag for tag in row if tag != IGNORED] for row in names]
-        by_id = dict(zip(part.dataset["id"], part.dataset["tokens"], strict=True))
-        texts = [by_id[part.rows.ids[row]] for row in rows]
+        by_id = dict(zip(split.dataset["id"], split.dataset["tokens"], strict=True))
+        texts = [by_id[split.tokenized.ids[row]] for row in rows]
         return [Example(*(" ".join(words) for words in three)) for three in zip(texts, given, found, strict=True)]
 
     def _tags(self, predicted: Any, names: list[Any]) -> list[list[str]]:
@@ -334,7 +321,7 @@ class TokenClassification(Classification):
 
 
 def chunk_scores(references: list[list[str]], outputs: list[list[str]]) -> tuple[float, float, float]:
-    """Precision, recall and F1 of whole chunks, by seqeval; tags of the BILOU kind are read as IOBES."""
+    """Return precision, recall and F1 of whole chunks, by seqeval; tags of the BILOU kind are read as IOBES."""
     from seqeval.metrics import f1_score, precision_score, recall_score
 
     if any(tag.startswith(("L-", "U-")) for row in references for tag in row):
@@ -363,7 +350,7 @@ def encoded_words(words: list[str], offsets: list[tuple[int, int]]) -> list[int 
 
 
 def first_pieces(words: list[int | None], tags: list[Any]) -> list[Any]:
-    """The tag of each word at its first piece, -100 elsewhere."""
+    """Return the tag of each word at its first piece, -100 elsewhere."""
     labels, last = [], -1
     for word in words:
         if word is None or word <= last:

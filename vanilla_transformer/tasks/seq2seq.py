@@ -1,7 +1,7 @@
 """Text to text with an encoder-decoder: translation, summarization, anything that stands in pairs."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,18 +17,17 @@ from transformers import (
 )
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.data.packing import PackPairs
-from vanilla_transformer.data.preparation import TokenizerTexts, pair_lengths, tokenize_pairs
+from vanilla_transformer.data.collators import Seq2SeqPackingCollator
+from vanilla_transformer.data.preparation import pair_lengths, tokenize_pairs
 from vanilla_transformer.data.report import DataReport
 from vanilla_transformer.data.sources import ParallelData, load_parallel
 from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.loading import TARGET_TOKENIZER, has_target_tokenizer
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
-from vanilla_transformer.recipes.presets import PAPER
 from vanilla_transformer.scoring import score_texts
 from vanilla_transformer.tasks.metrics import GenerationMetrics
-from vanilla_transformer.tasks.task import TRAINING_DEFAULTS, Example, Part, ScoreColumn, Task, load_tokenizer
-from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.tasks.settings import PAPER_GENERATION, PAPER_TRAINING, TRAINING_DEFAULTS, DataSection
+from vanilla_transformer.tasks.task import Example, ScoreColumn, Split, Task, TokenizedSplit, load_tokenizer
 from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer
 from vanilla_transformer.utils.languages import language_name
 from vanilla_transformer.utils.log import no_log
@@ -51,17 +50,17 @@ class Seq2Seq(Task):
     trainer_class = Seq2SeqTokenTrainer
     training_defaults = {
         **TRAINING_DEFAULTS,
-        **PAPER.training,
+        **PAPER_TRAINING,
         "metric_for_best_model": "bleu",
         "predict_with_generate": True,
     }
     model_defaults = {"label_smoothing": 0.1}  # section 5.4
-    generation_defaults = PAPER.generation
+    generation_defaults = PAPER_GENERATION
     generates = True
     data_fields = frozenset({"source_language", "target_language", "max_source_length", "max_target_length"})
     tokenizer_fields = frozenset({"shared"})
     evaluation_fields = frozenset({"num_beams", "tokenize"})
-    part_fields = frozenset({field.name for field in fields(ParallelData)})
+    split_fields = frozenset({field.name for field in fields(ParallelData)})
     generation_fields = frozenset({"length_penalty_form", "max_length_over_source"})
     curves = (("bleu", "BLEU", 1), ("chrf", "chrF", 1), ("exact_match", "exact match (%)", 100))
     noun = "pairs"
@@ -80,65 +79,56 @@ class Seq2Seq(Task):
 
     @property
     def separate(self) -> bool:
-        """Whether source and target have vocabularies of their own."""
+        """Return whether source and target have vocabularies of their own."""
         return self.target_tokenizer is not self.tokenizer
 
-    def specification(self, values: dict[str, Any]) -> ParallelData:
-        data = self.recipe.data
+    @classmethod
+    def data_config(cls, fields: Mapping[str, Any], data: DataSection) -> ParallelData:
         languages = {"source_language": data.source_language, "target_language": data.target_language}
-        return ParallelData(**{**languages, **values})
+        return ParallelData(**{**languages, **fields})
 
-    def load(self, specification: ParallelData) -> "tuple[Dataset, DataReport]":
-        return load_parallel(specification)
+    @classmethod
+    def length_limit(cls, data: DataSection) -> tuple[int, str]:
+        return max(data.max_source_length, data.max_target_length), "max_source_length and max_target_length"
 
-    def prepare(self, parts: dict[str, Part], ready: str | Path | None) -> None:
-        section = self.recipe.tokenizer
-        ready = ready or section.path or self.recipe.start_from
+    def load(self, config: ParallelData) -> "tuple[Dataset, DataReport]":
+        return load_parallel(config)
+
+    def prepare(self, splits: Mapping[str, Split], ready: str | Path | None) -> None:
+        section = self.settings.tokenizer
+        ready = ready or section.path or self.settings.start_from
         if ready is not None:
             self.tokenizer = self.target_tokenizer = load_tokenizer(ready)
             if has_target_tokenizer(ready):
                 self.target_tokenizer = load_tokenizer(ready, TARGET_TOKENIZER)
             return
 
-        train, data = parts["data.train"], self.recipe.data
+        train, data = splits["data.train"], self.settings.data
         longest = {"source": data.max_source_length - 1, "target": data.max_target_length - 1}  # without </s>
-
-        def trained(*columns: str) -> PreTrainedTokenizerBase:
-            texts = TokenizerTexts(train.dataset, columns, "bpe", longest)
-            tokenizer = train_tokenizer(
-                texts,
-                section.vocab_size,
-                min_frequency=section.min_frequency,
-                lowercase=section.lowercase,
-                split_digits=section.split_digits,
-            )
-            if (note := texts.note()) and note not in train.report.notes:
-                train.report.notes.append(note)
-            return tokenizer
-
         if section.shared:
-            self.tokenizer = self.target_tokenizer = trained("source", "target")
+            self.tokenizer = self.target_tokenizer = self.train_tokenizer(train, ["source", "target"], longest)
         else:
-            self.tokenizer, self.target_tokenizer = trained("source"), trained("target")
+            self.tokenizer = self.train_tokenizer(train, ["source"], longest)
+            self.target_tokenizer = self.train_tokenizer(train, ["target"], longest)
 
     def record_lengths(self) -> None:
         # the target's first, as it may be the same tokenizer, and sources are what is read
-        self.target_tokenizer.model_max_length = self.recipe.data.max_target_length
-        self.tokenizer.model_max_length = self.recipe.data.max_source_length
+        self.target_tokenizer.model_max_length = self.settings.data.max_target_length
+        self.tokenizer.model_max_length = self.settings.data.max_source_length
 
     def save(self, folder: Path) -> None:
         super().save(folder)
         if self.separate:
             self.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER)
 
-    def encode(self, part: Part) -> "Dataset":
+    def encode(self, split: Split) -> "Dataset":
         return tokenize_pairs(
-            part.dataset,
+            split.dataset,
             self.tokenizer,
             self.target_tokenizer if self.separate else None,
-            max_source_length=self.recipe.data.max_source_length,
-            max_target_length=self.recipe.data.max_target_length,
-            report=part.report,
+            max_source_length=self.settings.data.max_source_length,
+            max_target_length=self.settings.data.max_target_length,
+            report=split.report,
         )
 
     def train_data(self, rows: "Dataset") -> "Dataset":
@@ -149,15 +139,15 @@ class Seq2Seq(Task):
         order = sorted(range(len(rows)), key=pair_lengths(rows).sum(axis=1).tolist().__getitem__, reverse=True)
         return rows.select(order).select_columns(["input_ids", "labels"])
 
-    def ids(self, part: Part, rows: Sequence[int]) -> list[int]:
-        return part.rows.select_columns("id")[list(rows)]["id"]
+    def ids(self, split: TokenizedSplit, rows: Sequence[int]) -> list[int]:
+        return split.tokenized.select_columns("id")[list(rows)]["id"]
 
     def lengths(self, rows: "Dataset") -> np.ndarray:
         return pair_lengths(rows)
 
     def config_fields(self) -> dict[str, Any]:
         special = {n: getattr(self.target_tokenizer, n) for n in ("pad_token_id", "bos_token_id", "eos_token_id")}
-        if (preset := self.recipe.model.get("preset")) is not None:
+        if (preset := self.settings.model.get("preset")) is not None:
             published = VanillaTransformerConfig.from_preset(preset)
             # the token that it starts the decoder with is one of these, under another id
             start = published.decoder_start_token_id
@@ -176,32 +166,32 @@ class Seq2Seq(Task):
     def collator(self, model: Any) -> DataCollatorForSeq2Seq:
         return DataCollatorForSeq2Seq(self.tokenizer, model=model)
 
-    def packer(self, model: Any) -> PackPairs:
-        return PackPairs(model.config.start_token_id, model.config.pad_token_id)
+    def packer(self, model: Any) -> Seq2SeqPackingCollator:
+        return Seq2SeqPackingCollator(model.config.start_token_id, model.config.pad_token_id)
 
-    def trainer_options(self, validation: Part) -> dict[str, Any]:
-        evaluation = self.recipe.evaluation
-        sentences = min(len(validation.rows), evaluation.sentences or len(validation.rows))
+    def trainer_options(self, validation: TokenizedSplit) -> dict[str, Any]:
+        evaluation = self.settings.evaluation
+        sentences = min(len(validation.tokenized), evaluation.sentences or len(validation.tokenized))
         metrics = GenerationMetrics(self.target_tokenizer, sentences, evaluation.tokenize)
         return {
-            "compute_metrics": metrics if self.recipe.training["predict_with_generate"] else None,
+            "compute_metrics": metrics if self.settings.training["predict_with_generate"] else None,
             "target_tokenizer": self.target_tokenizer if self.separate else None,
         }
 
-    def score(self, trainer: Trainer, part: Part) -> tuple[dict[str, Any], list[str]]:
+    def score(self, trainer: Trainer, split: TokenizedSplit) -> tuple[dict[str, Any], list[str]]:
         """Score generated text against the references as they stand in the files; what training drops is scored too."""
         started = time.monotonic()
-        sources = part.dataset["source"]
+        sources = split.dataset["source"]
         with tqdm(total=len(sources), disable=not shows_bars(), leave=False, unit=" texts") as bar:
             outputs = self._written(trainer.model, sources, done=bar.update)
         seconds = time.monotonic() - started
-        references = list(part.dataset["target"])
-        recipe = self.recipe
-        scores = score_texts(outputs, references, recipe.evaluation.tokenize, lowercase=recipe.tokenizer.lowercase)
+        references = list(split.dataset["target"])
+        settings = self.settings
+        scores = score_texts(outputs, references, settings.evaluation.tokenize, lowercase=settings.tokenizer.lowercase)
         return {**scores.to_dict(), "seconds": round(seconds, 1)}, outputs
 
-    def examples(self, model: PreTrainedModel, part: Part, rows: Sequence[int]) -> list[Example]:
-        pairs = part.dataset.select(rows)
+    def examples(self, model: PreTrainedModel, split: TokenizedSplit, rows: Sequence[int]) -> list[Example]:
+        pairs = split.dataset.select(rows)
         return list(map(Example, pairs["source"], pairs["target"], self._written(model, pairs["source"], log=no_log)))
 
     def _written(self, model: PreTrainedModel, sources: Iterable[str], **options: Any) -> list[str]:
@@ -214,16 +204,8 @@ class Seq2Seq(Task):
             f"({scores['sentences']} sentences in {scores['seconds']:.0f} s)  {scores['bleu_signature']}"
         )
 
-    @property
-    def longest_text(self) -> int:
-        return max(self.recipe.data.max_source_length, self.recipe.data.max_target_length)
-
-    @property
-    def longest_field(self) -> str:
-        return "max_source_length and max_target_length"
-
     def purpose(self) -> str:
-        codes = (self.recipe.data.source_language, self.recipe.data.target_language)
+        codes = (self.settings.data.source_language, self.settings.data.target_language)
         languages = [escape_markdown(language_name(code)) for code in codes if code]
         return f"to turn {' into '.join(languages)}" if languages else "on pairs of texts"
 
@@ -250,5 +232,5 @@ class Seq2Seq(Task):
         ]
 
     def metric_args(self, metric: str) -> dict[str, Any]:
-        lowercase = {"lowercase": self.recipe.tokenizer.lowercase}
-        return lowercase | ({"tokenize": self.recipe.evaluation.tokenize} if metric == "bleu" else {})
+        lowercase = {"lowercase": self.settings.tokenizer.lowercase}
+        return lowercase | ({"tokenize": self.settings.evaluation.tokenize} if metric == "bleu" else {})

@@ -7,13 +7,13 @@ from datetime import date, datetime
 
 import pytest
 
-from vanilla_transformer.data import written_forms as module
-from vanilla_transformer.data.written_forms import CURRENCIES, LANGUAGES, written_form_splits, written_forms
+from vanilla_transformer.data import normalization as module
+from vanilla_transformer.data.normalization import CURRENCIES, LANGUAGES, normalization_pairs, normalization_splits
 
 
 @pytest.fixture(scope="module")
 def splits():
-    return written_form_splits(train=8_000, validation=300, test=1_000)
+    return normalization_splits(train=8_000, validation=300, test=1_000)
 
 
 class OneChoice(random.Random):
@@ -28,9 +28,9 @@ class OneChoice(random.Random):
 
 
 def test_the_same_seed_gives_the_same_pairs_and_another_seed_others():
-    assert written_forms(200, seed=3) == written_forms(200, seed=3)
-    assert written_forms(200, seed=3)[:50] == written_forms(50, seed=3)
-    assert not set(written_forms(200, seed=3)) & set(written_forms(200, seed=4))
+    assert normalization_pairs(200, seed=3) == normalization_pairs(200, seed=3)
+    assert normalization_pairs(200, seed=3)[:50] == normalization_pairs(50, seed=3)
+    assert not set(normalization_pairs(200, seed=3)) & set(normalization_pairs(200, seed=4))
 
 
 def test_splits_have_their_sizes_and_share_no_source_and_no_answer(splits):
@@ -44,23 +44,23 @@ def test_splits_have_their_sizes_and_share_no_source_and_no_answer(splits):
 
 
 def test_held_out_pairs_do_not_depend_on_the_size_of_the_training_set(splits):
-    other = written_form_splits(train=10, validation=300, test=1_000)
+    other = normalization_splits(train=10, validation=300, test=1_000)
     assert other["test"] == splits["test"]
     assert other["validation"] == splits["validation"]
 
 
 def test_excluded_answers_stay_away_in_every_language():
-    held_out = written_forms(2_000, seed=0)
+    held_out = normalization_pairs(2_000, seed=0)
     answers = {target for _, target in held_out}
-    assert answers & {target for _, target in written_forms(2_000, seed=1)}
-    assert not answers & {target for _, target in written_forms(2_000, seed=1, exclude=held_out)}
+    assert answers & {target for _, target in normalization_pairs(2_000, seed=1)}
+    assert not answers & {target for _, target in normalization_pairs(2_000, seed=1, exclude=held_out)}
 
 
 def test_a_source_drawn_twice_has_the_same_answer_both_times():
     answers, drawn = defaultdict(set), Counter()
     # Many small draws instead of a large one, which would not let a source come twice.
     for seed in range(60):
-        for source, target in written_forms(500, seed):
+        for source, target in normalization_pairs(500, seed):
             answers[source].add(target)
             drawn[source] += 1
     assert sum(times > 1 for times in drawn.values()) > 100
@@ -174,6 +174,6 @@ def test_spaces_are_the_ones_people_type(splits):
 
 
 def test_no_pairs_and_fewer_than_none():
-    assert written_forms(0) == []
+    assert normalization_pairs(0) == []
     with pytest.raises(ValueError, match="count=-1"):
-        written_forms(-1)
+        normalization_pairs(-1)

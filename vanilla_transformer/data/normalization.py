@@ -24,7 +24,7 @@ from babel.lists import format_list
 from babel.numbers import format_compact_decimal, format_currency
 from babel.units import format_unit
 
-__all__ = ["CURRENCIES", "LANGUAGES", "written_form_splits", "written_forms"]
+__all__ = ["CURRENCIES", "LANGUAGES", "normalization_splits", "normalization_pairs"]
 
 LANGUAGES = ("de", "en", "es", "fr", "it", "sv")
 """CLDR locales of the sources. `en` is American English: month before day, and a clock of twelve hours."""
@@ -46,7 +46,7 @@ _DURATIONS = (
 Pair = tuple[str, str]
 
 
-def written_forms(count: int, seed: int | str = 0, exclude: Iterable[Pair] = ()) -> list[Pair]:
+def normalization_pairs(count: int, seed: int | str = 0, exclude: Iterable[Pair] = ()) -> list[Pair]:
     """Draw `count` pairs of a written form and its machine-readable form.
 
     The same arguments give the same pairs with the same CLDR release. No source comes twice; an answer may, written in
@@ -82,16 +82,16 @@ def written_forms(count: int, seed: int | str = 0, exclude: Iterable[Pair] = ())
     return pairs
 
 
-def written_form_splits(
+def normalization_splits(
     train: int = 40_000, validation: int = 500, test: int = 1_000, seed: int = 0
 ) -> dict[str, list[Pair]]:
     """Draw the splits `train`, `validation` and `test`, of which no two share a source or an answer.
 
     A split does not change when only the size of one after it in the order test, validation, train does.
     """
-    held_out = written_forms(test, f"{seed}/test")
-    checked = written_forms(validation, f"{seed}/validation", exclude=held_out)
-    learned = written_forms(train, f"{seed}/train", exclude=[*held_out, *checked])
+    held_out = normalization_pairs(test, f"{seed}/test")
+    checked = normalization_pairs(validation, f"{seed}/validation", exclude=held_out)
+    learned = normalization_pairs(train, f"{seed}/train", exclude=[*held_out, *checked])
     return {"train": learned, "validation": checked, "test": held_out}
 
 
