@@ -136,6 +136,69 @@ def test_languages_are_those_of_the_run(client, folder):
     assert run_languages(folder / "other") == (None, None)
 
 
+# CTranslate2 ---------------------------------------------------------------------------------------------------------
+
+
+def test_ctranslate2_translates_as_torch_does(client, folder):
+    with serving(load(folder, backend="ctranslate2"), source_language="en", target_language="de") as (other, _):
+        for body in ({"q": SOURCES}, {"q": f"{SOURCES[0]}\n\n {SOURCES[1]}\n"}, {"q": SOURCES[:2], "alternatives": 2}):
+            wanted = client.post("/translate", json=body).json()
+            assert wanted["translatedText"] and other.post("/translate", json=body).json() == wanted
+        assert other.get("/health").json()["task"] == "translation"
+    with serving(load(folder, backend="ctranslate2", quantization="int8"), max_new_tokens=2) as (small, server):
+        (text,) = small.post("/translate", json={"q": SOURCES[:1]}).json()["translatedText"]
+        assert len(server.model.target_tokenizer(text)["input_ids"]) <= 3, "two tokens, and the end of the text"
+
+
+def test_ctranslate2_continues_as_torch_does(lm, language_model):
+    prompts = ["7", "red dog", "the old cat and the"]  # the first of one token
+    with serving(load(language_model, backend="ctranslate2"), max_new_tokens=40) as (other, _):
+        for change in (
+            {"prompt": prompts},
+            {"prompt": prompts[1:]},
+            {"prompt": prompts[2], "max_tokens": 1},
+            {"prompt": prompts[1], "stop": ["q", "e"], "max_tokens": 30},
+        ):
+            body = {"temperature": 0, "max_tokens": 12, **change}
+            wanted, found = (each.post("/v1/completions", json=body).json() for each in (lm, other))
+            assert found["choices"] == wanted["choices"] and found["usage"] == wanted["usage"]
+        streams = [
+            each.post("/v1/completions", json={"prompt": prompts[1], "temperature": 0, "stream": True}).text
+            for each in (lm, other)
+        ]
+        texts = [
+            [json.loads(line[6:])["choices"][0]["text"] for line in stream.splitlines() if line.startswith("data: {")]
+            for stream in streams
+        ]
+        assert "".join(texts[0]) == "".join(texts[1]) and len(texts[1]) > 3
+        body = {"prompt": "red", "temperature": 1, "max_tokens": 30, "seed": 5}
+        answer = other.post("/v1/completions", json=body)
+        assert answer.status_code == 422 and "seed has no effect with --backend ctranslate2" in answer.text
+        del body["seed"]
+        drawn = {other.post("/v1/completions", json=body).json()["choices"][0]["text"] for _ in range(3)}
+        assert len(drawn) == 3
+
+
+def test_what_ctranslate2_cannot_serve_is_one_sentence(folder, tmp_path):
+    model = tiny_model("encoder-only", model_class=vt.VanillaTransformerForMaskedLM)
+    model.save_pretrained(tmp_path / "bert")
+    with pytest.raises(
+        ValueError, match="--backend ctranslate2 runs models that write text, and this one is for fill-"
+    ):
+        load(tmp_path / "bert", backend="ctranslate2")
+    with pytest.raises(ValueError, match="--quantization has no effect for --backend torch"):
+        load(folder, quantization="int8")
+    with pytest.raises(ValueError, match="there is no backend 'onnx'; there is torch, ctranslate2"):
+        load(folder, backend="onnx")
+    model = save_translator(tmp_path / "run")
+    model.generation_config.bad_words_ids = [[7]]
+    model.generation_config.save_pretrained(tmp_path / "run")
+    with pytest.raises(
+        ValueError, match="^CTranslate2 does not have the model's settings of generation bad_words_ids;"
+    ):
+        load(tmp_path / "run", backend="ctranslate2")
+
+
 # Requests that are refused -------------------------------------------------------------------------------------------
 
 JSON = {"Content-Type": "application/json"}
@@ -460,14 +523,15 @@ def test_batches_hold_the_oldest_item_and_those_of_like_length_and_equal_options
 
 
 def test_an_item_that_fails_fails_alone(caplog):
-    model, results = Slow(), {}
-    engine = Engine(model)
+    model, results, counted = Slow(), {}, []
+    engine = Engine(model, on_batch=counted.append)
     model.go.set()
     items = [Item(n, 1, None, lambda result, n=n: results.update({n: result})) for n in ("a", "poison", "b")]
     engine.start()
     engine.submit(items)
     wait_until(lambda: len(results) == 3)
     assert (results["a"], results["b"], str(results["poison"])) == ("a", "b", "poison")
+    assert len(model.batches) == 4 and sum(counted) == 3, "an item that is computed again is counted once"
     assert engine.problem() is None
     engine.stop(1)
     assert engine.problem() == "the thread of the model has ended."
@@ -613,7 +677,7 @@ def test_the_server_starts_refuses_a_taken_port_and_stops_when_asked(folder, ref
 def test_a_server_that_cannot_start_says_why(refused, folder, monkeypatch, tmp_path):
     assert "--host 'no such host' is not an address" in refused("serve", folder, "--host", "no such host")
     assert "cannot listen to port" in refused("serve", folder, "--host", "203.0.113.7", "--port", 0)
-    assert "there is no backend 'tensorflow'; there is torch." in refused(
+    assert "there is no backend 'tensorflow'; there is torch, ctranslate2." in refused(
         "serve", folder, "--backend", "tensorflow", "--port", 0
     )
     assert "gone" in refused("serve", tmp_path / "gone", "--port", 0)

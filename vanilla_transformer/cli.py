@@ -594,7 +594,10 @@ def serve(
     device: DeviceOption = None,
     revision: RevisionOption = None,
     trust_remote_code: TrustOption = False,
-    backend: Annotated[str, typer.Option(help="What computes; torch.")] = "torch",
+    backend: Annotated[str, typer.Option(help="What computes: torch or ctranslate2.")] = "torch",
+    quantization: Annotated[
+        str, typer.Option(help="Of the weights of --backend ctranslate2, such as int8.")
+    ] = "float32",
     api_key: Annotated[
         str | None,
         typer.Option(envvar="VANILLA_TRANSFORMER_API_KEY", help="That clients must send; better in the environment."),
@@ -636,6 +639,7 @@ def serve(
         timeout=timeout,
     )
     loading = {"device": device, "revision": revision, "trust_remote_code": trust_remote_code, "backend": backend}
+    loading["quantization"] = quantization
     run_server(model, settings, host=host, port=port, log=_say, **loading)
 
 

@@ -166,7 +166,7 @@ class Server:
         self._check_count(texts)
         split = await run_in_threadpool(_each, generator.split, texts)
         n_best = body.alternatives + 1
-        own_beams = generator.model.generation_config.num_beams or 1
+        own_beams = generator.generation_config.num_beams or 1
         items = []
         for parts, _ in split:
             # the best outputs of each of several parts do not tell the best ones of the whole
@@ -218,7 +218,7 @@ class Server:
         encoded = await run_in_threadpool(_each, generator.encode, prompts)
         jobs = []
         for ids in encoded:
-            ids = ids or [token for token in [generator.model.config.bos_token_id] if token is not None]
+            ids = ids or [token for token in [generator.config.bos_token_id] if token is not None]
             if not ids:
                 raise ApiError(422, "the prompt is empty, and the model has no token that begins a text; give a text.")
             jobs.append((ids, self.new_tokens(body.max_tokens, DEFAULT_COMPLETION, len(ids))))
@@ -243,6 +243,8 @@ class Server:
         self, request: Request, body: CompletionRequest | ChatRequest, jobs: list[tuple[list[int], int]], form: Any
     ) -> Any:
         temperature = 1.0 if body.temperature is None else body.temperature
+        if body.seed is not None and temperature and not self.generator("text-generation").takes_seed:
+            raise ApiError(422, "seed has no effect with --backend ctranslate2; leave it out.")
         stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
         if "" in stop:
             raise ApiError(422, "stop holds an empty text, at which every output would end; leave it out.")

@@ -155,6 +155,7 @@ class Engine:
                     self._wait_for_more()
                 batch = self._running = self._next_batch()
             if batch:
+                self.on_batch(len(batch))
                 self._compute(batch)
             self._running = ()
 
@@ -187,7 +188,6 @@ class Engine:
 
     def _compute(self, batch: Sequence[Item]) -> None:
         self._tick()
-        self.on_batch(len(batch))
         try:
             self.model.run(batch, self._tick)
         except Exception as error:

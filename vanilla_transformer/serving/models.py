@@ -32,13 +32,14 @@ from vanilla_transformer.generation.text_generator import (
     pad_rows,
 )
 from vanilla_transformer.loading import check_device, load_config, load_model, load_tokenizer, locate
+from vanilla_transformer.utils.extras import needs
 
 from .engine import Item
 
 __all__ = ["BACKENDS", "Generation", "Output", "Passage", "Predictor", "ServedGenerator", "TooLongError", "load"]
 
-BACKENDS = ("torch",)
-"""What computes; another one is another class with `run`, which `load` makes."""
+BACKENDS = ("torch", "ctranslate2")
+"""What computes."""
 
 HEADS: dict[str, tuple[str, Any]] = {
     "ForSequenceClassification": ("text-classification", AutoModelForSequenceClassification),
@@ -123,20 +124,25 @@ class ServedGenerator:
 
     Args:
         translator: with model and tokenizers.
+
+    Attributes:
+        takes_seed: whether outputs that are drawn can be drawn again.
     """
+
+    takes_seed: ClassVar[bool] = True
 
     def __init__(self, translator: TextGenerator):
         self.model = translator.model
         self.target_tokenizer = translator.target_tokenizer
-        config = self.model.config
-        self.kind = "translation" if config.is_encoder_decoder else "text-generation"
+        self.config, self.generation_config = self.model.config, self.model.generation_config
+        self.kind = "translation" if self.config.is_encoder_decoder else "text-generation"
         # of their own, as tokenizers are not meant to be used in two threads, one of which changes their settings
         self._tokenizer = copy.deepcopy(translator.tokenizer)
         self._lock = threading.Lock()
-        eos = self.model.generation_config.eos_token_id
+        eos = self.generation_config.eos_token_id
         self.eos_ids = set(eos if isinstance(eos, list) else [] if eos is None else [eos])
         self.filler = filler_token(self.model, translator.tokenizer)
-        self.limit = input_limit(config, translator.tokenizer)
+        self.limit = input_limit(self.config, translator.tokenizer)
 
     # What is read ----------------------------------------------------------------------------------------------------
 
@@ -217,7 +223,7 @@ class ServedGenerator:
         progress = _Progress(self, items, options.n_best == 1, tick)
         given = options.to_generate()
         lengths = ("max_length", "max_new_tokens", "max_length_over_source")
-        settings = self.model.generation_config
+        settings = self.generation_config
         if settings.pad_token_id is None:
             given["pad_token_id"] = self.filler
         if self.kind == "text-generation" or all(getattr(settings, name, None) is None for name in lengths):
@@ -233,6 +239,19 @@ class ServedGenerator:
         for item, outputs in zip(items, written[:, start:].view(len(items), options.n_best, -1).tolist(), strict=True):
             if not item.delivered and not item.cancelled:
                 item.finish(self.output(item.payload, outputs))
+
+    def advance(self, item: Item, tokens: list[int], ends: bool) -> bool:
+        """Deliver an output that ends here, or show what there is of it; return whether it ends."""
+        passage: Passage = item.payload
+        if not (ends or passage.stop or passage.on_text):
+            return False
+        output = self.output(passage, [tokens])
+        ends = ends or output.finish_reason == "stop"
+        if passage.on_text is not None:
+            passage.on_text(output.texts[0] if ends else _certain(output.texts[0], passage.stop))
+        if ends:
+            item.finish(output)
+        return ends
 
     def output(self, passage: Passage, rows: Sequence[Sequence[int]]) -> Output:
         """Return the texts of rows of tokens, each up to its end."""
@@ -279,21 +298,10 @@ class _Progress(StoppingCriteria):
             ends = item.cancelled or item.delivered or length >= passage.max_new_tokens
             if rows_of_item == 1 and self.is_single and not item.delivered and not item.cancelled:
                 ends = ends or last[number] in self.generator.eos_ids
-                if ends or passage.stop or passage.on_text:
-                    ends = self._hand_over(item, input_ids[number, self.start :].tolist(), ends)
+                if ends or passage.stop or passage.on_text:  # else the tokens need not leave the device
+                    ends = self.generator.advance(item, input_ids[number, self.start :].tolist(), ends)
             done.append(ends)
         return torch.tensor(done, device=input_ids.device).repeat_interleave(rows_of_item)
-
-    def _hand_over(self, item: Item, tokens: list[int], ends: bool) -> bool:
-        """Deliver an output that ends here, or show what there is of it; return whether it ends."""
-        passage: Passage = item.payload
-        output = self.generator.output(passage, [tokens])
-        ends = ends or output.finish_reason == "stop"
-        if passage.on_text is not None:
-            passage.on_text(output.texts[0] if ends else _certain(output.texts[0], passage.stop))
-        if ends:
-            item.finish(output)
-        return ends
 
 
 def _certain(text: str, stop: Sequence[str]) -> str:
@@ -380,17 +388,26 @@ def load(
     model: str | Path,
     *,
     backend: str = "torch",
+    quantization: str = "float32",
     device: str | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
 ) -> ServedGenerator | Predictor:
     """Load what a server answers with, by the class that config.json names.
 
+    Args:
+        model: a folder or Hub id.
+        backend: one of `BACKENDS`; of `"ctranslate2"`, models that write text.
+        quantization: of the weights of CTranslate2.
+        device, revision, trust_remote_code: as of [`Translator.from_pretrained`].
+
     Raises:
         ValueError, OSError: where it cannot be loaded, in one sentence.
     """
     if backend not in BACKENDS:
         raise ValueError(f"there is no backend {backend!r}; there is {', '.join(BACKENDS)}.")
+    if backend == "torch" and quantization != "float32":
+        raise ValueError("--quantization has no effect for --backend torch; leave it out.")
     check_device(device)
     source = locate(model, revision=revision)
     config = load_config(source, trust_remote_code=trust_remote_code)
@@ -400,7 +417,13 @@ def load(
         kind, automatic = "feature-extraction", AutoModel
     if not kind:
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-        return ServedGenerator(TextGenerator.from_pretrained(model, device, **options))
+        if backend == "torch":
+            return ServedGenerator(TextGenerator.from_pretrained(model, device, **options))
+        with needs("--backend ctranslate2"):
+            from .ctranslate2_backend import CTranslate2Generator
+        return CTranslate2Generator(TextGenerator.from_pretrained(model, "cpu", **options), quantization, device)
+    if backend != "torch":
+        raise ValueError(f"--backend {backend} runs models that write text, and this one is for {kind}; use torch.")
     tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
     loaded = load_model(source, automatic, trust_remote_code=trust_remote_code)
     if device is None and torch.accelerator.is_available():
