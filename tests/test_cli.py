@@ -351,6 +351,8 @@ def test_recipes_that_come_along_are_listed_printed_and_explained(command):
     fields = dict(line.split(": ", 1) for line in command("recipe", "--fields")[1].splitlines())
     assert fields["batches.max_tokens"].startswith("4096  # sentences times the longest")
     assert fields["output_dir"].startswith("required  #") and "model.hidden_size" in fields
+    assert fields["seed"].startswith("1  #") and fields["averaging.best"].startswith("0  #")
+    assert fields["batches.packing"].startswith("false  #") and fields["max_minutes"].startswith("null  #")
     assert not [name for name, rest in fields.items() if "  # " not in rest]
 
 

@@ -61,7 +61,9 @@ def _default(field: dataclasses.Field) -> str:
         return "{}"
     if field.default is dataclasses.MISSING:
         return "required"
-    return {None: "null", True: "true", False: "false"}.get(field.default, str(field.default))
+    if field.default is None or isinstance(field.default, bool):  # not by equality: 1 == True
+        return "null" if field.default is None else str(field.default).lower()
+    return str(field.default)
 
 
 def _meanings(owner: type) -> dict[str, str]:
