@@ -494,13 +494,38 @@ def test_a_long_text_is_read_sentence_by_sentence_and_nothing_is_lost(short, com
     assert status == 0 and "line 1 is longer" in err
 
 
+def test_a_sentence_that_is_too_long_is_cut_behind_clauses_or_words_with_a_warning(short, tmp_path, command):
+    loaded = TextGenerator.from_pretrained(short, "cpu")
+
+    def fits(text):
+        return len(loaded.tokenizer(text)["input_ids"]) <= 12
+
+    for text in (
+        "red dog blue sun big cat red dog blue sun",
+        "Big cat. red dog, blue sun: big cat,  red dog. Red sun. ",
+        "x" * 40,
+        "Red, " + "猫" * 30 + "，猫。",
+    ):
+        cut = []
+        parts = texts_within(text, fits, on_cut=cut.append)
+        assert len(cut) == 1 and all(fits(part) for _, part in parts)
+        assert "".join(gap + part for gap, part in parts) == text.rstrip()
+    assert [part for _, part in texts_within("Red dog blue, big sun, cat", fits, on_cut=cut.append)][
+        0
+    ] == "Red dog blue,"
+
+    words = "red dog blue sun big cat red dog blue sun"
+    source = tmp_path / "source.txt"
+    source.write_text(f"{words}\n\nRed dog. Blue sun. Big cat.\nRed. {words}\n")
+    status, out, err = command("generate", "-m", short, "-i", source)
+    assert status == 0 and len(out.splitlines()) == 4 and out.splitlines()[1] == ""
+    assert "line 3 is longer than the 12 tokens" in err
+    assert "warning: lines 1, 4 have a sentence of more than the 12 tokens" in err and "cut within it" in err
+
+
 def test_what_cannot_be_split_is_read_as_a_whole_with_a_warning(short, tmp_path):
     loaded = TextGenerator.from_pretrained(short, "cpu")
     said = []
-    words = "red dog blue sun big cat red dog blue sun"
-    assert len(list(loaded.generate([words, "Red. " + words.capitalize()], log=said.append))) == 2
-    assert "line 2 is longer than the 12 tokens" in said[0] and "lines 1, 2 are read as a whole" in said[1]
-    said.clear()
     results = list(loaded.generate(["Red dog. Blue sun. Big cat."], n_best=2, num_beams=2, log=said.append))
     assert len(results[0]) == 2 and "line 1 is read as a whole with more than the 12 tokens" in said[0]
 

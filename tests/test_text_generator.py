@@ -120,13 +120,17 @@ def test_separate_vocabularies_need_both_tokenizers(tmp_path):
     assert (len(translator.tokenizer), len(translator.target_tokenizer)) == (280, 270)
 
 
-def test_a_source_beyond_learned_positions_is_refused_by_its_line():
+def test_a_source_beyond_learned_positions_is_cut_or_refused_by_its_line():
     tokenizer = word_tokenizer()
     model = tiny_model(vocab_size=280, position_encoding="learned", max_position_embeddings=8)
     translator = TextGenerator(model, tokenizer)
-    results = translator.generate(["red", "", "red dog", "red " * 9], read_ahead=2, max_new_tokens=2)
+    texts, options, said = ["red", "", "red dog", "red " * 9], {"read_ahead": 2, "max_new_tokens": 2}, []
+    results = translator.generate(texts, log=said.append, **options)
+    assert len(list(results)) == 4 and said[0].startswith("warning: line 4 has a sentence of more than the 8 tokens")
+    # the best outputs of parts would not tell the best ones of the whole
+    results = translator.generate(texts, n_best=2, num_beams=2, **options)
     assert [next(results) and None for _ in range(2)] == [None, None]
-    with pytest.raises(ValueError, match="line 4 of the input is a text of 18 tokens, more than the 8 positions"):
+    with pytest.raises(ValueError, match="line 4 of the input is a text of 19 tokens, more than the 8 positions"):
         list(results)
 
 

@@ -13,6 +13,9 @@ END = re.compile(
     r"|(?=\n)"
 )
 
+CLAUSE = re.compile(r".+?(?:[,;:](?=\s)|\s[–—-](?=\s)|[，；：、]|$)", re.DOTALL)
+WORD = re.compile(r"\s*\S+")
+
 
 def split_sentences(text: str) -> list[tuple[str, str]]:
     """Sentences, each after the white space before it: `"".join` of all is the text but for white space at its end.
@@ -32,21 +35,52 @@ def split_sentences(text: str) -> list[tuple[str, str]]:
     return sentences
 
 
-def texts_within(text: str, fits: Callable[[str], bool], *, strict: bool = True) -> list[tuple[str, str]]:
+def texts_within(
+    text: str, fits: Callable[[str], bool], *, on_cut: Callable[[str], None] | None = None
+) -> list[tuple[str, str]]:
     """Return as few texts as whole sentences give, each of which `fits`, after the white space before it.
 
     Args:
-        strict: False lets a sentence that does not fit stand by itself.
+        on_cut: is called with each sentence that alone does not fit; it is cut behind clauses, else words, else characters.
 
     Raises:
-        ValueError: with the sentence, where one alone does not fit.
+        ValueError: with the sentence, where one alone does not fit and there is no `on_cut`.
     """
     texts: list[tuple[str, str]] = []
     for gap, sentence in split_sentences(text):
         if texts and fits(longer := texts[-1][1] + gap + sentence):
             texts[-1] = (texts[-1][0], longer)
-        elif not strict or fits(sentence):
+        elif fits(sentence):
             texts.append((gap, sentence))
-        else:
+        elif on_cut is None:
             raise ValueError(sentence)
+        else:
+            on_cut(sentence)
+            (_, first), *others = _cut(sentence, fits)
+            texts += [(gap, first), *others]
     return texts
+
+
+def _cut(sentence: str, fits: Callable[[str], bool]) -> list[tuple[str, str]]:
+    """Return the parts of a sentence that fit, as few as its clauses give, of a long clause its words, of a long word halves."""
+    for end in (CLAUSE, WORD):
+        parts: list[tuple[str, str]] = []
+        pieces = [piece for piece in end.findall(sentence) if piece.strip()]
+        if len(pieces) == 1:
+            continue
+        gap = ""
+        for piece in pieces:
+            stripped = piece.strip()
+            gap += piece[: len(piece) - len(piece.lstrip())]
+            if parts and fits(longer := parts[-1][1] + gap + stripped):
+                parts[-1] = (parts[-1][0], longer)
+            else:
+                (_, first), *others = [("", stripped)] if fits(stripped) else _cut(stripped, fits)
+                parts += [(gap, first), *others]
+            gap = piece[len(piece.rstrip()) :]
+        return parts
+    if len(sentence) == 1:  # nothing fits
+        return [("", sentence)]
+    half = len(sentence) // 2
+    halves = sentence[:half], sentence[half:]
+    return [part for each in halves for part in ([("", each)] if fits(each) else _cut(each, fits))]

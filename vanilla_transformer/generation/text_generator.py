@@ -133,7 +133,8 @@ class TextGenerator:
         """Yield the best outputs of every text, in the order of the texts.
 
         A text for an encoder-decoder that is longer than the model was trained with ([`input_limit`]) is split at
-        sentences, as few parts as fit, and their outputs are joined again.
+        sentences, as few parts as fit, and their outputs are joined again; a sentence that alone is longer is cut behind
+        clauses or words.
 
         Args:
             texts: read as they are needed, `read_ahead` at a time. An empty text gives empty output.
@@ -188,25 +189,27 @@ class TextGenerator:
             may_split: False where the outputs of parts could not be joined again.
 
         Raises:
-            ValueError: for a text, or a sentence of one that is split, that is longer than the model's positions.
+            ValueError: for a text that is longer than the model's positions and cannot be split.
         """
         limit = input_limit(self.model.config, self.tokenizer)
         longest = longest_source(self.model.config)
         may_split = may_split and bool(self.model.config.is_encoder_decoder)
-        split, beyond = [], []
+        split: list[int] = []
+        cut: list[int] = []
+        beyond: list[int] = []
         found: list[list[tuple[str, list[int]]]] = []
         for number, text in enumerate(pool, start=read + 1):
             parts = [("", ids)] if text.strip() and (ids := self._encoded(text)) else []
             if parts and len(ids) > limit and may_split:
-                texts = texts_within(text, lambda part: len(self._encoded(part)) <= limit, strict=False)
+                too_long: list[str] = []
+                texts = texts_within(text, lambda part: len(self._encoded(part)) <= limit, on_cut=too_long.append)
                 parts = [(gap, self._encoded(part)) for gap, part in texts]
-                split += [number] if len(parts) > 1 else []
+                (cut if too_long else split).append(number)
             length = max((len(ids) for _, ids in parts), default=0)
             if length > longest:
-                what = "a sentence of" if len(parts) > 1 else "is a text of"
                 raise ValueError(
-                    f"line {number} of the input {'has ' if len(parts) > 1 else ''}{what} {length} tokens, more than the "
-                    f"{longest} positions of the model; cut it into shorter ones."
+                    f"line {number} of the input is a text of {length} tokens, more than the {longest} positions of the "
+                    "model; cut it into shorter ones."
                 )
             beyond += [number] if length > limit else []
             found.append(parts)
@@ -214,6 +217,11 @@ class TextGenerator:
             log(
                 f"{_lines(split)} longer than the {limit} tokens that the model was trained with: split at sentences, and "
                 "the outputs joined."
+            )
+        if cut:
+            log(
+                f"warning: {_lines(cut, 'has', 'have')} a sentence of more than the {limit} tokens that the model was trained "
+                "with: cut within it, so its output may not be one sentence."
             )
         if beyond:
             remedy = "" if self.model.config.is_encoder_decoder else "; shorten what it continues"
@@ -402,10 +410,10 @@ def pad_rows(rows: Sequence[Sequence[int]], filler: int, side: str = "right") ->
     return ids, mask
 
 
-def _lines(numbers: Sequence[int]) -> str:
+def _lines(numbers: Sequence[int], one: str = "is", several: str = "are") -> str:
     named = ", ".join(map(str, numbers[:NAMED]))
     more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
-    return f"line {named} is" if len(numbers) == 1 else f"lines {named}{more} are"
+    return f"line {named} {one}" if len(numbers) == 1 else f"lines {named}{more} {several}"
 
 
 def _batches_by_length(rows: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
