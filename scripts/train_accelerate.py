@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader
 
 from vanilla_transformer.errors import RunInterrupted
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
-from vanilla_transformer.runs.run import training_arguments
+from vanilla_transformer.runs.arguments import training_arguments
 from vanilla_transformer.trainer.checkpoints import update_of
 from vanilla_transformer.trainer.interruption import Interruption, catch_signals
 from vanilla_transformer.trainer.processes import agree_on_errors
@@ -201,7 +201,7 @@ def train(recipe: Recipe, settings: Any, accelerator: Accelerator, resume: bool,
                 save(accelerator, folder, progress, model, optimizer, scheduler)
 
     if accelerator.is_main_process:
-        remedy = "make room and go on with --resume"
+        remedy = "make room and resume with --resume"
         with translate_io_errors(f"the model in {folder}", remedy), atomic_files(folder) as temporary:
             accelerator.unwrap_model(model).save_pretrained(temporary)
 
@@ -237,7 +237,7 @@ def save(
     names = [new_temporary_dir(folder).name if accelerator.is_main_process else None]
     unfinished = folder / str(broadcast_object_list(names)[0])
     try:
-        with translate_io_errors(folder / f"checkpoint-{progress.updates}", "make room and go on with --resume"):
+        with translate_io_errors(folder / f"checkpoint-{progress.updates}", "make room and resume with --resume"):
             save_random_state(unfinished, accelerator.process_index)
             if accelerator.is_main_process:
                 save_model(accelerator.unwrap_model(model), str(unfinished / "model.safetensors"))

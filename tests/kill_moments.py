@@ -239,7 +239,7 @@ def main():
     folder, moments, *names = [*sys.argv[1:], "10"][:2] + sys.argv[3:]
     import vanilla_transformer.conversion.folders
     import vanilla_transformer.generation.text_generator
-    import vanilla_transformer.runs.ablation  # noqa: F401
+    import vanilla_transformer.runs.ablation_runs  # noqa: F401
 
     print("| command | signal | moments | ended by it | wrong |\n|---|---|---|---|---|")
     for name, word, tried, ended, wrong in trials(Path(folder), names or COMMANDS, int(moments)):

@@ -159,7 +159,7 @@ def _run(request):
     wrap_writer(transformers.modeling_utils, "safe_save_file", 1)
     wrap_writer(torch, "save", 1)
     wrap_writer(TrainerState, "save_to_json", 1)
-    wrap_writer(run, "_write_json", 0)
+    wrap_writer(run, "write_json", 0)
     wrap_writer(run, "plot_curves", 1)
     wrap_writer(Recipe, "save", 1)
     wrap(
@@ -173,10 +173,10 @@ def _run(request):
     wrap(atomic.shutil, "rmtree", lambda path, **kwargs: reach(f"rmtree {Path(path).name[22:]}"))
     wrap(Path, "replace", before=lambda self, target: reach(f"replace {self.name}"))
     wrap(run, "average_weights", before=lambda folders: reach("average"))
-    wrap(run, "_score", before=lambda *args: reach(f"score {args[-1]}"))
+    wrap(run.Run, "_score_split", before=lambda *args: reach(f"score {args[-1]}"))
 
     try:
-        run.run_recipe(Recipe.from_dict(request["values"]), resume=request["resume"], say=print)
+        run.run_recipe(Recipe.from_dict(request["values"]), resume=request["resume"], log=print)
     except BaseException as error:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         full.clear()

@@ -95,8 +95,8 @@ def quiet(line):
     pass
 
 
-def run(values, overrides=(), say=quiet, **options):
-    return run_recipe(Recipe.from_dict(override_fields(values, overrides)), say=say, **options)
+def run(values, overrides=(), log=quiet, **options):
+    return run_recipe(Recipe.from_dict(override_fields(values, overrides)), log=log, **options)
 
 
 def run_on_two(*command):

@@ -28,9 +28,11 @@ from runs import (
 from vanilla_transformer import cli
 from vanilla_transformer.errors import RecipeError, RunInterrupted
 from vanilla_transformer.recipes.recipe import Recipe
-from vanilla_transformer.runs import ablation as ablation_module
+from vanilla_transformer.runs import ablation_runs
 from vanilla_transformer.runs import run as run_module
-from vanilla_transformer.runs.ablation import Ablation, markdown_table, print_table, run_ablation
+from vanilla_transformer.runs.ablation import Ablation
+from vanilla_transformer.runs.ablation_runs import run_ablation
+from vanilla_transformer.runs.ablation_table import markdown_table, print_table
 from vanilla_transformer.trainer.trainer import TokenTrainer
 from vanilla_transformer.utils.schema import override_fields
 
@@ -53,13 +55,13 @@ def ablation_values(folder, cells=CELLS, **section):
     return {**values, "ablation": {"cells": dict(cells), **section}}
 
 
-def ablate(values, overrides=(), say=quiet, drawn=False, **options):
+def ablate(values, overrides=(), log=quiet, drawn=False, **options):
     """Without pictures, which take longer than these runs."""
     with pytest.MonkeyPatch.context() as patch:
         if not drawn:
             patch.setattr(run_module, "plot_curves", lambda *args: False)
-            patch.setattr(ablation_module, "plot_ablation", lambda *args: False)
-        return run_ablation(Ablation.from_dict(override_fields(values, overrides)), say=say, **options)
+            patch.setattr(ablation_runs, "plot_ablation", lambda *args: False)
+        return run_ablation(Ablation.from_dict(override_fields(values, overrides)), log=log, **options)
 
 
 def metrics_of(folder):
@@ -310,7 +312,7 @@ def test_a_finished_table_is_not_trained_again_but_grows(finished):
     assert [cell["name"] for cell in table["cells"]] == ["baseline", "pre-norm", "gated", "no-positions"]
     assert {path: time for path, time in written_in(folder).items() if path in before} == before
     lines = []
-    assert ablate(more, resume=True, say=lines.append) == table
+    assert ablate(more, resume=True, log=lines.append) == table
     assert sum("is finished" in line for line in lines) == 4
     with pytest.raises(RecipeError, match="model.dropout of cell 'baseline' differs from"):
         ablate(more, ["model.dropout=0.4"], resume=True)
@@ -349,8 +351,8 @@ def test_a_picture_that_cannot_be_drawn_costs_no_more_than_the_picture(finished,
 
     monkeypatch.setattr(run_module, "plot_curves", broken)
     monkeypatch.setattr(run_module, "write_model_card", broken)
-    monkeypatch.setattr(ablation_module, "plot_ablation", broken)
-    table = ablate(values, say=lines.append, drawn=True)
+    monkeypatch.setattr(ablation_runs, "plot_ablation", broken)
+    table = ablate(values, log=lines.append, drawn=True)
     assert all(run["status"] == "finished" for cell in table["cells"] for run in cell["runs"])
     folder = tmp_path / "table"
     assert "curves.png was not drawn (KeyError: 'no such font'); trainer_state.json holds its numbers." in lines
@@ -391,7 +393,7 @@ def test_an_interrupted_table_goes_on_to_the_same_result(finished, tmp_path, mon
     assert [cell["runs"][0]["status"] for cell in table["cells"]] == ["finished", "waiting", "waiting"]
     before = written_in(folder / "baseline")
     lines = []
-    table = ablate(values, resume=True, say=lines.append)
+    table = ablate(values, resume=True, log=lines.append)
     assert any(line.startswith("resuming from") and line.endswith("checkpoint-2") for line in lines)
     assert before and written_in(folder / "baseline") == before
     unbroken = json.loads((whole / "ablation.json").read_text())
@@ -416,7 +418,7 @@ def test_a_signal_that_is_lost_in_a_destructor_still_ends_the_table_before_its_n
             lost.append(Freed())
             lost[0] = None
 
-    monkeypatch.setattr(ablation_module, "gc", SimpleNamespace(collect=collect))  # after each run
+    monkeypatch.setattr(ablation_runs, "gc", SimpleNamespace(collect=collect))  # after each run
     with pytest.raises(RunInterrupted, match="interrupted .* by SIGTERM; .* ablate .*ablation.yaml --resume"):
         ablate(values)
     assert lost and [p.parent.name for p in (tmp_path / "table").glob("*/metrics.json")] == ["baseline"]
@@ -424,7 +426,7 @@ def test_a_signal_that_is_lost_in_a_destructor_still_ends_the_table_before_its_n
 
 def test_a_killed_run_is_a_failed_one_and_goes_on(tmp_path):
     values = ablation_values(tmp_path)
-    original = ablation_module.run_recipe
+    original = ablation_runs.run_recipe
 
     def failing(recipe, **options):
         if Path(recipe.output_dir).name == "pre-norm":
@@ -434,7 +436,7 @@ def test_a_killed_run_is_a_failed_one_and_goes_on(tmp_path):
         return original(recipe, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ablation_module, "run_recipe", failing)
+        patch.setattr(ablation_runs, "run_recipe", failing)
         table = ablate(values)
     cell = row(table, "pre-norm")
     assert (cell["runs"][0]["status"], cell["runs"][0]["reason"]) == ("failed", "RuntimeError: power cut")
@@ -524,7 +526,7 @@ def test_folders_of_something_else_are_not_touched(tmp_path):
     (tmp_path / "table").mkdir()
     (tmp_path / "table" / "notes.txt").write_text("mine")
     for options in ({}, {"resume": True}, {"overwrite": True}):
-        with pytest.raises(RecipeError, match="holds files but no ablation"):
+        with pytest.raises(RecipeError, match="holds no ablation"):
             ablate(values, **options)
     with pytest.raises(RecipeError, match="give one of them"):
         ablate(values, resume=True, overwrite=True)

@@ -62,7 +62,7 @@ def test_an_adapter_is_trained_resumed_and_loaded_by_peft(base, tmp_path):
     task, values = base
     values = {**values, "output_dir": str(tmp_path / "run"), "adapter": {"r": 2, "alpha": 4, "merge": False}}
     lines = []
-    finished = run(values, say=lines.append)
+    finished = run(values, log=lines.append)
     folder = finished.folder
     assert any("parameters are trained: an adapter (lora)" in line for line in lines)
     names = {path.name for path in folder.iterdir()}

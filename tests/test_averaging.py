@@ -67,7 +67,7 @@ def test_a_run_keeps_its_best_checkpoints_and_their_mean_is_a_candidate(tmp_path
     said = []
     values = every_update(tmp_path, max_steps=8, save_total_limit=2)
     values["averaging"] = {"best": 3}
-    result = run(values, say=said.append)
+    result = run(values, log=said.append)
     assert [path.name for path in find_checkpoints(result.folder)] == [f"checkpoint-{n}" for n in (2, 4, 6, 8)]
     facts = result.metrics["model"]
     assert facts["averaged_best_checkpoints"] == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
@@ -235,7 +235,7 @@ def averaged_run(tmp_path_factory):
     values["averaging"] = {"ema": 0.8}
     values["training"]["save_total_limit"] = 3
     said = []
-    result = run(values, say=said.append)
+    result = run(values, log=said.append)
     trajectory = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

@@ -686,7 +686,7 @@ def refused(workspace, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_TOKEN", "hf_of_nobody")
-    monkeypatch.setattr("vanilla_transformer.runs.run._train", None)  # a recipe that is not refused is not trained
+    monkeypatch.setattr("vanilla_transformer.runs.run.Run.train", None)  # a recipe that is not refused is not trained
 
     def run(command, name=None):
         before, start = snapshot(folder), time.process_time()

@@ -96,7 +96,7 @@ def losses_of(folder):
 @pytest.fixture(scope="module")
 def one_process(tmp_path_factory):
     values = values_of(tmp_path_factory.mktemp("one"))
-    return run_recipe(Recipe.from_dict(values), say=lambda line: None).folder
+    return run_recipe(Recipe.from_dict(values), log=lambda line: None).folder
 
 
 # Batches and FSDP2 in a plain loop -----------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def test_fsdp_on_processors_is_refused_before_anything_is_read(tmp_path, monkeyp
     with pytest.raises(
         RecipeError, match="FSDP .* spreads a model over accelerators, and there are none here; start with"
     ):
-        run_recipe(Recipe.from_dict(values_of(tmp_path)), say=lambda line: None)
+        run_recipe(Recipe.from_dict(values_of(tmp_path)), log=lambda line: None)
     assert not (tmp_path / "run").exists()
 
 
@@ -330,7 +330,7 @@ def test_the_loop_gives_the_losses_of_the_trainer_update_for_update(tmp_path, lo
     values["tokenizer"]["shared"] = not separate
     values["training"] |= {"learning_rate": "noam", "eval_strategy": "epoch", "save_strategy": "epoch"}
     assert values["model"]["dropout"] > 0 and values["training"]["gradient_accumulation_steps"] > 1
-    trained = run_recipe(Recipe.from_dict(values), say=lambda line: None).folder
+    trained = run_recipe(Recipe.from_dict(values), log=lambda line: None).folder
     loop(values, f"output_dir={tmp_path / 'loop'}")
     for name in ("loss", "learning_rate"):
         assert logged_by_loop(tmp_path / "loop", name) == logged(trained, name)
@@ -456,7 +456,7 @@ def test_a_signal_ends_the_loop_with_a_checkpoint_from_which_it_is_the_unbroken_
 
 
 def test_a_checkpoint_that_the_loop_cannot_write_is_one_sentence(tmp_path, loop):
-    sentence = f"{tmp_path / 'run/checkpoint-4'} could not be written: .*; make room and go on with --resume"
+    sentence = f"{tmp_path / 'run/checkpoint-4'} could not be written: .*; make room and resume with --resume"
     with files_of_at_most(9_000), pytest.raises(OSError, match=sentence):
         loop(recipe_values(tmp_path))
 

@@ -55,7 +55,7 @@ def finished(tmp_path_factory):
     """The folder of a finished run with its checkpoints, and a mean of these made by hand."""
     values = recipe_values(tmp_path_factory.mktemp("run"))
     values |= {"evaluation": {"sentences": 2}}
-    run = run_recipe(Recipe.from_dict(values), say=lambda line: None).folder
+    run = run_recipe(Recipe.from_dict(values), log=lambda line: None).folder
     average_checkpoints(sorted(run.glob("checkpoint-*")), run.parent / "mean")
     return run
 

@@ -69,7 +69,7 @@ def values_of(folder, task, overrides=()):
 def finished(request, tmp_path_factory):
     """A short run of each task: its folder and its recipe."""
     values = values_of(tmp_path_factory.mktemp(request.param) / "data", request.param)
-    return run_recipe(Recipe.from_dict(values), say=quiet).folder, values
+    return run_recipe(Recipe.from_dict(values), log=quiet).folder, values
 
 
 def comes_back(card):
@@ -382,7 +382,7 @@ def test_a_run_is_not_lost_for_want_of_a_card(tmp_path, monkeypatch):
 
     monkeypatch.setattr("vanilla_transformer.runs.run.write_model_card", broken)
     said = []
-    result = run(recipe_values(tmp_path), [*QUICK, "data.test={}"], say=said.append)
+    result = run(recipe_values(tmp_path), [*QUICK, "data.test={}"], log=said.append)
     assert (
         "README.md was not written (ValueError: nobody thought of this); metrics.json holds what it would say." in said
     )

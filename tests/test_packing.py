@@ -133,7 +133,7 @@ def test_labels_that_are_not_of_tokens_are_not_packed(labels):
 
 def trained(recipe, **options):
     said = []
-    return run_recipe(recipe, say=said.append, **options), said
+    return run_recipe(recipe, log=said.append, **options), said
 
 
 @pytest.mark.parametrize("task", [name for name in TASKS if TASKS[name].packs])

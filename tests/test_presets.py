@@ -13,7 +13,8 @@ from runs import recipe_values
 from vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.recipes.presets import PRESETS
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
-from vanilla_transformer.runs.run import run_recipe, training_arguments
+from vanilla_transformer.runs.arguments import training_arguments
+from vanilla_transformer.runs.run import run_recipe
 from vanilla_transformer.tasks import TASKS
 from vanilla_transformer.trainer.schedules import inverse_sqrt_schedule, noam_factor
 from vanilla_transformer.utils.schema import override_fields
@@ -191,7 +192,7 @@ def test_a_run_trains_by_its_preset(tmp_path):
         del values["training"][name]
     values["training"] |= {"num_train_epochs": 1, "warmup_steps": 2}
     del values["averaging"], values["model"]["dropout"]
-    result = run_recipe(recipe(values, "preset=t2t"), say=lambda line: None)
+    result = run_recipe(recipe(values, "preset=t2t"), log=lambda line: None)
     log = json.loads((result.folder / "trainer_state.json").read_text())["log_history"]
     rates = [entry["learning_rate"] for entry in log if "learning_rate" in entry]
     assert rates == pytest.approx([2 * 16**-0.5 * min(s**-0.5, s * 2**-1.5) for s in (1, 2, 3)], rel=1e-9)

@@ -29,7 +29,7 @@ def told(tmp_path_factory):
         patch.setattr("sys.stderr", stream)
         values = recipe_values(tmp_path_factory.mktemp("told"))
         values["early_stopping"] = {"patience": 7}
-        result = run(values, say=said.append)
+        result = run(values, log=said.append)
     return result, said, stream.getvalue(), values
 
 
@@ -59,7 +59,7 @@ def test_a_resumed_run_appends_to_the_log_and_an_error_stands_in_it(tmp_path, mo
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="disk is gone"):
-        patch.setattr("vanilla_transformer.runs.run._finish", failing)
+        patch.setattr("vanilla_transformer.runs.run.Run.finish", failing)
         run(values)
     before = stamped(tmp_path / "run")
     assert before[-1] == "OSError: the disk is gone"
@@ -91,7 +91,7 @@ def test_a_link_in_the_place_of_the_log_is_not_followed(tmp_path):
 def test_the_reason_for_every_end_is_said_and_stands_in_metrics_and_card(overrides, reason, tmp_path):
     said = []
     quick = ["data.test={}", "averaging.last=0", "generation={num_beams: 1}", "evaluation.sentences=4"]
-    result = run(recipe_values(tmp_path), [*quick, *overrides], say=said.append)
+    result = run(recipe_values(tmp_path), [*quick, *overrides], log=said.append)
     assert f"training {reason}" in said
     assert json.loads((result.folder / "metrics.json").read_text())["training"]["stopped"] == reason
     assert f"- Training {reason}." in (result.folder / "README.md").read_text()
@@ -114,7 +114,7 @@ def test_the_reason_for_every_end_is_said_and_stands_in_metrics_and_card(overrid
 def test_a_warm_up_that_is_too_long_is_told_of(overrides, sentence, tmp_path):
     said = []
     quick = ["data.test={}", "averaging.last=0", "generation={num_beams: 1}", "evaluation.sentences=4"]
-    result = run(recipe_values(tmp_path), [*quick, *overrides], say=said.append)
+    result = run(recipe_values(tmp_path), [*quick, *overrides], log=said.append)
     warned = [line for line in said if "warm-up" in line]
     assert len(warned) == (sentence is not None)
     card, kept = (result.folder / "README.md").read_text(), result.metrics["training"]["warmup"]

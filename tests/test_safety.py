@@ -34,10 +34,9 @@ from runs import (
 from test_tasks import BLOCKS
 from test_tasks import recipe as recipe_of_task
 from vanilla_transformer.cli import main
-from vanilla_transformer.errors import DivergedError
+from vanilla_transformer.errors import DivergedError, RunInterrupted
 from vanilla_transformer.recipes.recipe import Recipe
 from vanilla_transformer.runs import run as run_module
-from vanilla_transformer.runs.run import RunInterrupted
 from vanilla_transformer.trainer.checkpoints import delete_old_checkpoints, find_checkpoints, processes_of
 from vanilla_transformer.trainer.divergence import LEAST, ROWS, SKIPPED, DivergenceRule, Update
 from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer, TokenTrainer
@@ -242,7 +241,7 @@ def test_a_signal_saves_a_checkpoint_and_the_resumed_run_is_the_unbroken_one(
 @pytest.mark.parametrize("when", ["before training", "after training"])
 def test_a_signal_outside_of_training_ends_at_once_and_says_how_to_resume(tmp_path, monkeypatch, when):
     values = every_update(tmp_path, max_steps=2)
-    owner, name = run_module, "set_seed" if when == "before training" else "_score"
+    owner, name = (run_module, "set_seed") if when == "before training" else (run_module.Run, "_score_split")
     original = getattr(owner, name)
 
     def signalled(*args, **kwargs):
@@ -444,7 +443,7 @@ def test_a_full_disk_leaves_everything_that_was_whole(processes, tmp_path):
         at = f"checkpoint-{update} {file}"
         ended = processes.run(values, resume=(folder / "recipe.yaml").exists(), at=at, do="full")
         last = f"checkpoint-{update - 2}"
-        remedy = f"{last} is whole, so make room and go on with --resume" if update > 2 else "make room"
+        remedy = f"{last} is complete, so make room and resume with --resume" if update > 2 else "make room"
         assert_sentence(ended, folder / f"checkpoint-{update}", remedy)
         kept = find_checkpoints(folder)
         assert [path.name for path in kept] == [f"checkpoint-{n}" for n in range(2, update, 2)]
@@ -457,7 +456,7 @@ def test_a_full_disk_leaves_everything_that_was_whole(processes, tmp_path):
             before = content(folder)
             continue
         ended = processes.run(values, resume=True, at=f"final {at}", do="full")
-        assert_sentence(ended, f"the model in {folder}", "make room and go on with --resume")
+        assert_sentence(ended, f"the model in {folder}", "make room and resume with --resume")
         after = content(folder)
         assert {**after, Path("train.log"): None} == {**before, Path("train.log"): None}, at
         assert after[Path("train.log")].startswith(before[Path("train.log")]), "the log tells of each try"

@@ -416,7 +416,7 @@ def test_a_classifier_starts_from_a_language_model_and_says_what_is_new(tmp_path
     run(recipe(tmp_path / "masked", "masked-lm"))
     start = tmp_path / "masked" / "run"
     values = recipe(tmp_path / "classes", "sequence-classification", start_from=str(start))
-    result = run_recipe(Recipe.from_dict(values), say=said.append)
+    result = run_recipe(Recipe.from_dict(values), log=said.append)
     assert any(line.startswith(f"starting from {start}, new: score.bias, score.weight") for line in said), said
     assert AutoTokenizer.from_pretrained(result.folder).get_vocab() == AutoTokenizer.from_pretrained(start).get_vocab()
     with pytest.raises(RecipeError, match="has hidden_size=16 and not 32"):
@@ -472,7 +472,7 @@ def test_labels_of_a_test_are_scored_and_change_nothing_else(tmp_path):
     before = run(values)
     write_lines(tmp_path / "unseen.jsonl", [{"tokens": ["dog", "sun"], "tags": ["B-ANIMAL", "B-STAR"]}])
     said = []
-    result = run_recipe(Recipe.from_dict(values), overwrite=True, say=said.append)
+    result = run_recipe(Recipe.from_dict(values), overwrite=True, log=said.append)
     assert any("labels that training never sees: B-STAR" in line for line in said)
     assert result.metrics["test"]["unseen"]["recall"] <= 0.5
     assert before.metrics["model"]["validation"] == result.metrics["model"]["validation"]
@@ -495,7 +495,7 @@ def test_tags_that_mark_no_chunks_are_scored_one_by_one(tmp_path):
         records = [{"tokens": row, "tags": ["N" if w in ANIMALS else "V" for w in row]} for row in rows]
         write_lines(tmp_path / f"{name}.jsonl", records)
     said = []
-    scores = run_recipe(Recipe.from_dict(values), say=said.append).metrics["test"]["unseen"]
+    scores = run_recipe(Recipe.from_dict(values), log=said.append).metrics["test"]["unseen"]
     assert any("unseen: macro F1" in line for line in said)
     assert 0 <= scores["f1"] <= 1 and scores["accuracy"] >= 0.5
 
@@ -514,7 +514,7 @@ def test_texts_are_classified_by_every_architecture(tmp_path, architecture):
 def test_long_texts_are_cut_said_and_leave_no_trace_in_the_tokenizer(tmp_path):
     said = []
     values = recipe(tmp_path, "sequence-classification", overrides=["data.max_length=4"])
-    folder = run_recipe(Recipe.from_dict(values), say=said.append).folder
+    folder = run_recipe(Recipe.from_dict(values), log=said.append).folder
     assert any("texts cut to their first 4 tokens" in line for line in said)
     assert json.loads((folder / "tokenizer.json").read_text())["truncation"] is None
 

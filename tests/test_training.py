@@ -32,9 +32,8 @@ from runs import (
 from tiny import tiny_model
 from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
-from vanilla_transformer.runs import run as run_module
 from vanilla_transformer.runs.averaging import average_checkpoints, average_weights
-from vanilla_transformer.runs.run import run_recipe
+from vanilla_transformer.runs.run import Run, run_recipe
 from vanilla_transformer.scoring import score_texts
 from vanilla_transformer.tasks import TASKS
 from vanilla_transformer.tasks.metrics import GenerationMetrics, decode_ids
@@ -483,15 +482,15 @@ def separate(tmp_path_factory):
     }
     sources = [source for source, _ in reversed_words(6, 5)]
     before = {}
-    finish = run_module._finish
+    finish = Run.finish
 
-    def finish_and_remember(recipe, task, trainer, *args):
-        before["ids"] = generated(trainer.model, AutoTokenizer.from_pretrained(recipe.output_dir), sources)
-        finish(recipe, task, trainer, *args)
+    def finish_and_remember(self):
+        before["ids"] = generated(self.trainer.model, AutoTokenizer.from_pretrained(self.folder), sources)
+        finish(self)
 
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
-        patch.setattr(run_module, "_finish", finish_and_remember)
+        patch.setattr(Run, "finish", finish_and_remember)
         result = run(values, ["tokenizer.shared=false"])
     return result, before["ids"], sources, raised
 
@@ -695,7 +694,7 @@ def test_an_occupied_output_folder_is_not_touched(finished, tmp_path):
     folder.mkdir()
     (folder / "thesis.tex").write_text("years of work")
     for options in ({}, {"overwrite": True}, {"resume": True}):
-        with pytest.raises(RecipeError, match="is not empty|holds files but no run|holds no run"):
+        with pytest.raises(RecipeError, match="is not empty and holds no run; name another"):
             run(values, **options)
     assert (folder / "thesis.tex").read_text() == "years of work"
     with pytest.raises(RecipeError, match="is a file"):
@@ -724,7 +723,7 @@ def test_resuming_where_nothing_is_yet_starts_from_the_first_update(finished, tm
     values = {**finished[1], "output_dir": str(tmp_path / "new")}
     said = []
     recipe = Recipe.from_dict(override_fields(values, ["training.max_steps=1", "averaging.last=0"]))
-    run_recipe(recipe, resume=True, say=said.append)
+    run_recipe(recipe, resume=True, log=said.append)
     assert any("no checkpoint yet" in line for line in said)
 
 

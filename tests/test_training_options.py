@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 from runs import equal_weights, every_update, logged, power_cut, recipe_values, run, scripted, weights
 from test_tasks import recipe as recipe_of_task
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
-from vanilla_transformer.runs import run as run_module
+from vanilla_transformer.runs.run import Run
 from vanilla_transformer.trainer.checkpoints import find_checkpoints
 from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer, TokenTrainer
 from vanilla_transformer.utils.schema import override_fields
@@ -85,9 +85,10 @@ def test_gradients_are_clipped_to_their_norm(plain, tmp_path):
 
 def test_bf16_computes_in_bfloat16_and_keeps_weights_in_float32(plain, tmp_path, monkeypatch):
     seen = set()
-    original = run_module._choose_weights
+    original = Run.choose_weights
 
-    def choose_weights(recipe, task, trainer, *args):
+    def choose_weights(self):
+        trainer = self.trainer
         ids = torch.tensor([[5, 6]])
         hook = trainer.model.model.encoder.layers[0].register_forward_hook(lambda m, i, o: seen.add(o.dtype))
         logits = trainer.model(input_ids=ids, decoder_input_ids=ids).logits
@@ -95,7 +96,7 @@ def test_bf16_computes_in_bfloat16_and_keeps_weights_in_float32(plain, tmp_path,
         fresh.load_state_dict(trainer.model.state_dict())
         assert torch.equal(logits, fresh(input_ids=ids, decoder_input_ids=ids).logits), "scored under autocast"
         hook.remove()
-        return original(recipe, task, trainer, *args)
+        return original(self)
 
     dtypes = set()
     step = Seq2SeqTokenTrainer.training_step
@@ -108,7 +109,7 @@ def test_bf16_computes_in_bfloat16_and_keeps_weights_in_float32(plain, tmp_path,
         return loss
 
     monkeypatch.setattr(Seq2SeqTokenTrainer, "training_step", training_step)
-    monkeypatch.setattr(run_module, "_choose_weights", choose_weights)
+    monkeypatch.setattr(Run, "choose_weights", choose_weights)
     measured, final = other(plain, tmp_path, "training.bf16=true")
     assert dtypes == {torch.bfloat16} and seen == {torch.float32}
     assert measured != plain[1] and measured == pytest.approx(plain[1], abs=0.05)
@@ -218,7 +219,7 @@ def test_training_stops_where_bleu_no_longer_improves(tmp_path, monkeypatch):
     said = []
     values = every_update(tmp_path, max_steps=9, eval_steps=2, save_steps=4)
     values |= {"early_stopping": {"patience": 2, "threshold": 0.5}, "averaging": {"last": 0}}
-    result = run(values, say=said.append)
+    result = run(values, log=said.append)
     sentence = "stopped at update 8: bleu has not improved by more than 0.5 for 2 evaluations"
     assert f"training {sentence}" in said and result.metrics["training"]["stopped"] == sentence
     assert result.metrics["training"]["updates"] == 8

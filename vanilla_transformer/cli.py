@@ -81,7 +81,7 @@ DtypeOption = Annotated[
 ]
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     typer.echo(line, err=True)
 
 
@@ -121,7 +121,7 @@ def train(
     _quiet_libraries()
     from vanilla_transformer.runs.run import run_recipe
 
-    run_recipe(loaded, resume=resume, overwrite=overwrite, say=_say)
+    run_recipe(loaded, resume=resume, overwrite=overwrite, log=_log)
 
 
 @app.command()
@@ -135,11 +135,13 @@ def ablate(
 ) -> None:
     """Train a recipe and variants of it on the same data for as long, and print what each choice is worth."""
     _check_names(recipe, overrides or [])
-    from vanilla_transformer.runs.ablation import Ablation, print_table, run_ablation
+    from vanilla_transformer.runs.ablation import Ablation
+    from vanilla_transformer.runs.ablation_runs import run_ablation
+    from vanilla_transformer.runs.ablation_table import print_table
 
     loaded = Ablation.load(recipe, overrides or [])
     _quiet_libraries()
-    table = run_ablation(loaded, resume=resume, overwrite=overwrite, say=_say)
+    table = run_ablation(loaded, resume=resume, overwrite=overwrite, log=_log)
     print_table(table)
     if any(run["status"] != "finished" for cell in table["cells"] for run in cell["runs"]):
         raise typer.Exit(1)
@@ -185,7 +187,7 @@ def train_tokenizer_command(
     tokenizer = train_tokenizer(lines(), vocab_size, lowercase=lowercase)
     with translate_io_errors(output, "make room and train it again"), atomic_files(output) as temporary:
         tokenizer.save_pretrained(temporary)
-    _say(f"{len(tokenizer):,} entries saved in {output}")
+    _log(f"{len(tokenizer):,} entries saved in {output}")
 
 
 @app.command()
@@ -250,7 +252,7 @@ def generate(
         n_best=n_best,
         scores=scores or n_best > 1,
         max_batch_tokens=batch_tokens,
-        log=_say,
+        log=_log,
         read_ahead=read_ahead or (1 if source.isatty() else 1024),
         **{name: value for name, value in options.items() if value is not None},
     )
@@ -259,7 +261,7 @@ def generate(
             for hypothesis in hypotheses:
                 sink.write(_output_line(number, hypothesis, n_best, scores))
             sink.flush()
-    _say_unoptimized(generator, dtype)
+    _log_unoptimized(generator, dtype)
 
 
 def _optimize(generator: "TextGenerator", dtype: str | None) -> None:
@@ -272,11 +274,11 @@ def _optimize(generator: "TextGenerator", dtype: str | None) -> None:
     optimize(dtype)
 
 
-def _say_unoptimized(generator: "TextGenerator", dtype: str | None) -> None:
+def _log_unoptimized(generator: "TextGenerator", dtype: str | None) -> None:
     """Warn where the last batch was not decoded with weights of `dtype`, and say why."""
     decoding = getattr(generator.model, "last_decoding", None)
     if dtype is not None and decoding is not None and decoding.path != "fast":
-        _say(f"warning: --dtype {dtype} had no effect, since {decoding.reason}.")
+        _log(f"warning: --dtype {dtype} had no effect, since {decoding.reason}.")
 
 
 class _ListOptions(TyperCommand):
@@ -335,7 +337,7 @@ def score(
 
     options = ScoringOptions(tokenize, lowercase, metrics, resamples, comet)
     with _output("-" if output is None else str(output)) as sink:
-        _print_scores(score_files(hypotheses, references, source, options, _say), references, sink)
+        _print_scores(score_files(hypotheses, references, source, options, _log), references, sink)
 
 
 @app.command(cls=_ListOptions)
@@ -378,7 +380,7 @@ def evaluate(
         for name, value in given.items():
             if value is not None:
                 raise ValueError(f"{name} has an effect only with --model; leave it out.")
-        _print_scores(score_files(hypotheses or [], target, source, options, _say), target, sys.stdout)
+        _print_scores(score_files(hypotheses or [], target, source, options, _log), target, sys.stdout)
         return
     generate_options: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
     from vanilla_transformer.generation.text_generator import TextGenerator, check_generation_options
@@ -392,9 +394,9 @@ def evaluate(
     generator = TextGenerator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
     _optimize(generator, dtype)
     for note in notes:
-        _say(note)
-    outputs = [_one_line(best[0].text) for best in generator.generate(sources, log=_say, **generate_options)]
-    _say_unoptimized(generator, dtype)
+        _log(note)
+    outputs = [_one_line(best[0].text) for best in generator.generate(sources, log=_log, **generate_options)]
+    _log_unoptimized(generator, dtype)
     if output is not None:
         with atomic_file(output) as sink:
             sink.writelines(f"{text}\n" for text in outputs)
@@ -447,7 +449,7 @@ def average(
             "--last and --best choose from the folder of a run, but checkpoints were given; leave them out."
         )
     average_checkpoints(folders, output)
-    _say(f"mean of {', '.join(folder.name for folder in folders)} saved in {output}")
+    _log(f"mean of {', '.join(folder.name for folder in folders)} saved in {output}")
 
 
 @app.command()
@@ -486,7 +488,7 @@ def convert(
         source_dictionary=source_dictionary,
         target_dictionary=target_dictionary,
         trust_remote_code=trust_remote_code,
-        say=_say,
+        say=_log,
     )
 
 
@@ -515,7 +517,7 @@ def export(
     from vanilla_transformer.export import export_folder
 
     export_folder(
-        model, output, to, quantization=quantization, family=family, revision=revision, texts=texts, log=_say
+        model, output, to, quantization=quantization, family=family, revision=revision, texts=texts, log=_log
     )
 
 
@@ -547,12 +549,12 @@ def push(
         typer.echo(f"{sum(sizes.values()):>15,}  bytes in {len(sizes)} files would be pushed to {repo_id}")
     if others:
         more = f" and {len(others) - 20} more" if len(others) > 20 else ""
-        _say(f"left out: {printable(', '.join(others[:20]))}{more}")
+        _log(f"left out: {printable(', '.join(others[:20]))}{more}")
     if dry_run:
         return
     _quiet_libraries()
     commit = push_folder(folder, repo_id, private=private or None, revision=revision, token=token)
-    _say(f"pushed: {commit.commit_url}")
+    _log(f"pushed: {commit.commit_url}")
 
 
 @app.command()
@@ -583,7 +585,7 @@ def inspect(
         generator.model, generator.tokenizer, source, target, target_tokenizer=generator.target_tokenizer
     )
     plot_attention(maps, output, kind=kind, layer=layer, head="each" if each_head else None)  # type: ignore[arg-type]
-    _say(f"attention drawn in {output}")
+    _log(f"attention drawn in {output}")
 
 
 @app.command()
@@ -640,7 +642,7 @@ def serve(
     )
     loading = {"device": device, "revision": revision, "trust_remote_code": trust_remote_code, "backend": backend}
     loading["quantization"] = quantization
-    run_server(model, settings, host=host, port=port, log=_say, **loading)
+    run_server(model, settings, host=host, port=port, log=_log, **loading)
 
 
 @app.command()
@@ -695,7 +697,7 @@ def demo(
     _quiet_libraries()
     from vanilla_transformer.demo import run_demo
 
-    run_demo(output, overrides or [], say=_say)
+    run_demo(output, overrides or [], log=_log)
 
 
 def _check_names(recipe: Path, overrides: list[str]) -> None:
@@ -839,10 +841,10 @@ def main(arguments: list[str] | None = None) -> None:
             command = context.command_path if context else "vanilla-transformer"
             raise ValueError(f"{error.format_message().rstrip('.')}; see {command} --help.") from error
         except DivergedError as error:
-            _say_once(f"error: {describe(error)}")
+            _log_once(f"error: {describe(error)}")
             status = 1
         except RunInterrupted as error:
-            _say_once(describe(error))
+            _log_once(describe(error))
             status = 128 + error.number
         else:
             if status == 130:  # what typer makes of every interrupt, without a word
@@ -850,10 +852,10 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(status or 0)
 
 
-def _say_once(line: str) -> None:
+def _log_once(line: str) -> None:
     """Print what all processes of a run have to say: on one of each machine."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
-        _say(line)
+        _log(line)
 
 
 if __name__ == "__main__":

@@ -14,49 +14,21 @@ with. Every run is one of `run_recipe`, in a folder of its own.
 """
 
 import copy
-import gc
 import itertools
-import json
-import math
-import os
 import re
-import shlex
-import signal
-import statistics
-import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from vanilla_transformer.errors import DivergedError, RecipeError, RunInterrupted
+from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.recipes.recipe import Recipe, field_type
-from vanilla_transformer.runs.ablation_table import COMPARED, format_changes, markdown_table, print_table
-from vanilla_transformer.runs.plots import plot_ablation
-from vanilla_transformer.runs.run import (
-    DIVERGED,
-    METRICS,
-    RECIPE,
-    clear_folder,
-    run_recipe,
-    short_name,
-    spare,
-    training_arguments,
-)
-from vanilla_transformer.tasks import Task
-from vanilla_transformer.trainer.checkpoints import LOWER_IS_BETTER, STATE, find_checkpoints
-from vanilla_transformer.trainer.interruption import Interruption, catch_signals
-from vanilla_transformer.utils.atomic import atomic_dir, atomic_files, is_temporary, translate_io_errors
-from vanilla_transformer.utils.extras import missing
-from vanilla_transformer.utils.locks import LOCK, lock_folder
-from vanilla_transformer.utils.quiet import library_bars
+from vanilla_transformer.runs.ablation_table import format_changes
 from vanilla_transformer.utils.schema import build_section, coerce_fields, override_fields, read_values, set_by_path
-from vanilla_transformer.utils.yaml_text import dump_yaml
 
-__all__ = ["Ablation", "AblationSection", "Cell", "markdown_table", "print_table", "run_ablation"]
+__all__ = ["Ablation", "AblationSection", "Cell"]
 
 BASELINE, TOKENIZER = "baseline", "tokenizer"
 LONGEST_NAME = 200
@@ -76,8 +48,6 @@ _SAME_FOR_ALL = (
     "training.max_steps",
     "training.num_train_epochs",
 )
-_TRAINING = ("updates", "minutes", "tokens_per_second", "flops_per_token", "peak_memory_mb")
-_QUANTITIES = (*_TRAINING, "validation_loss", "score")
 
 
 @dataclass
@@ -105,9 +75,25 @@ class Cell:
     changes: dict[str, Any]
     recipes: dict[int, Recipe]
 
+    @classmethod
+    def of(cls, plain: dict[str, Any], name: str, changes: dict[str, Any], seeds: list[int]) -> "Cell":
+        """Return a cell by what it changes in the plain values of a recipe."""
+        return cls(name, changes, {seed: _recipe(plain, name, changes, seed) for seed in seeds})
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """Return what makes its first run, in whatever way it is written down."""
+        recipe = next(iter(self.recipes.values()))
+        config = recipe.config()
+        model = config.to_dict() | {"attn_implementation": config._attn_implementation}
+        values = recipe.to_dict() | {"model": model, "output_dir": None, "card": None}
+        if values["tokenizer"]["path"] == str(Path(recipe.output_dir).parent / TOKENIZER):  # the one that all share
+            values["tokenizer"]["path"] = None
+        return values
+
     @property
     def has_own_tokens(self) -> bool:
-        """Whether it turns text into other tokens than the baseline does."""
+        """Return whether it turns text into other tokens than the baseline does."""
         return any(name.startswith("tokenizer.") or name == "start_from" for name in self.changes)
 
 
@@ -165,38 +151,19 @@ class Ablation:
             raise RecipeError(
                 f"ablation.seeds={seeds!r} must be a list of different whole numbers, such as [1, 2, 3]."
             )
-        given = {BASELINE: {}, **{_name(name): _changes(name, c) for name, c in section.cells.items()}}
-        cells = [Cell(name, c, {seed: _recipe(plain, name, c, seed) for seed in seeds}) for name, c in given.items()]
-        known = [(cell.name, _identity(cell.recipes[seeds[0]])) for cell in cells]
-        for name, changes in _combinations(section.grid):
-            recipes = {seed: _recipe(plain, name, changes, seed) for seed in seeds}
-            if _identity(recipes[seeds[0]]) != known[0][1]:
-                cells.append(Cell(name, changes, recipes))
-                known.append((name, _identity(recipes[seeds[0]])))
-        for number, (name, identity) in enumerate(known):
-            other = next((earlier for earlier, same in known[:number] if same == identity), None)
-            if other == BASELINE:
-                raise RecipeError(
-                    f"ablation cell {name!r} is the baseline over again: {format_changes(cells[number].changes)} is what the "
-                    "recipe has; leave it out."
-                )
-            if other is not None:
-                raise RecipeError(f"ablation cells {other!r} and {name!r} are the same model and run; leave one out.")
+        # the baseline and the named cells, then those of the grid that change something
+        named = {BASELINE: {}, **{_name(name): _changes(name, changes) for name, changes in section.cells.items()}}
+        cells = [Cell.of(plain, name, changes, seeds) for name, changes in named.items()]
+        combined = (Cell.of(plain, name, changes, seeds) for name, changes in _combinations(section.grid))
+        cells += [cell for cell in combined if cell.identity != cells[0].identity]
         if len(cells) == 1:
             raise RecipeError("the ablation has no cell beside the baseline; name one in ablation.cells.")
-        folders = [_folder(r).name.casefold() for cell in cells for r in cell.recipes.values()]
-        if long := next((name for name in folders if len(name.encode()) > LONGEST_NAME), None):
-            raise RecipeError(
-                f"ablation cell {long[:40]!r}...: the name of its folder has {len(long.encode())} bytes and {LONGEST_NAME} are "
-                "possible; name it, or the choices of the grid, shorter."
-            )
-        if len(set(folders)) < len(folders):
-            twice = next(folder for folder in folders if folders.count(folder) > 1)
-            raise RecipeError(f"two runs of the ablation would have one folder, {twice!r}; name the cells otherwise.")
+        _check_distinct(cells)
+        _check_folders(cells)
         return cls(recipe, cells, seeds, copy.deepcopy(dict(values)))
 
     def runs(self) -> Iterator[tuple[Cell, int]]:
-        """Every run: the whole table with the first seed, then with the next."""
+        """Return every run: the whole table with the first seed, then with the next."""
         return ((cell, seed) for seed in self.seeds for cell in self.cells)
 
 
@@ -213,12 +180,8 @@ def _field_type(path: tuple[str, ...]) -> Any:
     return field_type((*inner[0].split("."), *inner[1:])) if inner else None
 
 
-def _folder(recipe: Recipe) -> Path:
-    return Path(recipe.output_dir)
-
-
 def _name(name: Any) -> str:
-    """The name of a cell, which is that of its folder, too."""
+    """Return the name of a cell, which is that of its folder, too; refuse what cannot be one."""
     taken = {BASELINE, TOKENIZER, VALUES, TABLE, TEXT, PICTURE}
     if not isinstance(name, str):
         raise RecipeError(f"ablation cell {name!r}: a name must be text; put it in quotation marks.")
@@ -231,7 +194,7 @@ def _name(name: Any) -> str:
 
 
 def _changes(name: str, given: Any) -> dict[str, Any]:
-    """The changed fields of a cell by their names with dots; those of a whole section may stand in a mapping."""
+    """Return the changed fields of a cell by their names with dots; those of a whole section may stand in a mapping."""
     if not isinstance(given, Mapping):
         raise RecipeError(
             f"ablation cell {name!r} must be a mapping of fields to values, such as {{model.norm_position: pre}}, not "
@@ -254,7 +217,7 @@ def _changes(name: str, given: Any) -> dict[str, Any]:
 
 
 def _combinations(grid: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and changes of the cells of a grid."""
+    """Yield the names and changes of the cells of a grid."""
     axes = []
     for axis, choices in grid.items():
         if isinstance(choices, list):
@@ -286,7 +249,7 @@ def _combinations(grid: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]
 
 
 def _recipe(plain: dict[str, Any], name: str, changes: dict[str, Any], seed: int) -> Recipe:
-    """The recipe of one run; its tokenizer is the one that all share, unless the recipe or the cell says otherwise."""
+    """Return the recipe of one run; its tokenizer is the one that all share, unless the recipe or the cell says otherwise."""
     values = copy.deepcopy(plain)
     first = values.get("seed", Recipe.seed)
     try:
@@ -305,342 +268,27 @@ def _recipe(plain: dict[str, Any], name: str, changes: dict[str, Any], seed: int
         raise RecipeError(f"ablation cell {name!r}: {error}") from error
 
 
-def _identity(recipe: Recipe) -> dict[str, Any]:
-    """What makes a run, in whatever way it is written down."""
-    config = recipe.config()
-    model = config.to_dict() | {"attn_implementation": config._attn_implementation}
-    values = recipe.to_dict() | {"model": model, "output_dir": None, "card": None}
-    if values["tokenizer"]["path"] == str(_folder(recipe).parent / TOKENIZER):  # the one that all share
-        values["tokenizer"]["path"] = None
-    return values
-
-
-# The runs ------------------------------------------------------------------------------------------------------------
-
-
-def run_ablation(
-    ablation: Ablation, *, resume: bool = False, overwrite: bool = False, say: Callable[[str], None] = print
-) -> dict[str, Any]:
-    """Train every cell, one after the other, and write `ablation.json`, `ablation.md` and `ablation.png`.
-
-    They are written again after every run. A run that diverges or fails does not keep the others from theirs.
-
-    Args:
-        ablation: the table.
-        resume: keep the runs that are finished or have diverged, go on with the one that was interrupted, and train those
-            that failed or are not there yet.
-        overwrite: delete the ablation in the output folder.
-        say: receives lines of progress for people.
-
-    Returns:
-        What `ablation.json` holds.
-
-    Raises:
-        RecipeError, FileNotFoundError, ValueError: before any training, for what `run_recipe` refuses in the recipe or in
-            a cell, for data that cannot be read, and for an output folder that holds something, unless `resume` or
-            `overwrite` says what to do with it.
-        FolderInUse: where another process trains in the output folder.
-        RunInterrupted: on SIGINT and SIGTERM.
-    """
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise RecipeError("an ablation runs in one process; start it without accelerate launch or torchrun.")
-    folder = ablation.folder
-    _check_folder(folder, resume=resume, overwrite=overwrite)
-    with lock_folder(folder), library_bars(), catch_signals() as interruption:
-        _check_folder(folder, resume=resume, overwrite=overwrite)  # another process may have just ended
-        try:
-            return _run_all(ablation, resume, overwrite, say, interruption)
-        except RunInterrupted as error:
-            raise RunInterrupted(error.what, _how_to_resume(folder), error.number) from None
-        except KeyboardInterrupt as error:
-            number = getattr(error, "number", signal.SIGINT)
-            what = f"interrupted {interruption.when} by {signal.Signals(number).name}; the runs that are finished are kept"
-            raise RunInterrupted(what, _how_to_resume(folder), number) from None
-
-
-def _how_to_resume(folder: Path) -> str:
-    if not (folder / VALUES).is_file():
-        return "start it again"
-    return f"resume with: vanilla-transformer ablate {shlex.quote(str(folder / VALUES))} --resume"
-
-
-def _run_all(
-    ablation: Ablation, resume: bool, overwrite: bool, say: Callable[[str], None], interruption: Interruption
-) -> dict[str, Any]:
-    """See `run_ablation`."""
-    folder = ablation.folder
-    for cell, seed in ablation.runs():
-        recipe = cell.recipes[seed]
-        try:
-            training_arguments(recipe)
-        except RecipeError as error:
-            raise RecipeError(f"ablation cell {cell.name!r}: {error}") from error
-        begun = _folder(recipe) / RECIPE
-        changed = recipe.changes_since(Recipe.load(begun)) if resume and begun.is_file() else []
-        if changed:
+def _check_distinct(cells: list[Cell]) -> None:
+    """Refuse a cell that is the baseline, or another cell, in other words."""
+    for number, cell in enumerate(cells):
+        other = next((earlier.name for earlier in cells[:number] if earlier.identity == cell.identity), None)
+        if other == BASELINE:
             raise RecipeError(
-                f"--resume goes on with the runs as they were begun, but {', '.join(changed)} of cell {cell.name!r} "
-                f"differ{'s' if len(changed) == 1 else ''} from {begun}; set back what changed, or delete that folder."
+                f"ablation cell {cell.name!r} is the baseline over again: {format_changes(cell.changes)} is what the recipe "
+                "has; leave it out."
             )
-    task = ablation.recipe.new_task()
-    ready = folder / TOKENIZER if resume and (folder / TOKENIZER).is_dir() else None
-    parts = task.read(ablation.recipe.splits(), ready, say)
-    if resume:
-        _check_data(ablation, {short_name(name): part.report.sha256 for name, part in parts.items()})
-    parameters = {cell.name: _count_parameters(cell, task) for cell in ablation.cells}
-    earlier = _earlier_table(folder) if resume else {}
-    if overwrite:
-        clear_folder(folder)
-    remedy = "make room and start again"
-    with translate_io_errors(folder / VALUES, remedy), atomic_files(folder) as temporary:
-        text = dump_yaml(ablation.values)
-        (temporary / VALUES).write_text(text, encoding="utf-8")
-    if ready is None:
-        place = folder / TOKENIZER
-        with translate_io_errors(place, "make room and go on with --resume"), atomic_dir(place) as temporary:
-            task.save(temporary)
-
-    results: dict[tuple[str, int], dict[str, Any]] = {}
-    number = len(ablation.cells) * len(ablation.seeds)
-    for position, (cell, seed) in enumerate(ablation.runs(), start=1):
-        interruption.check()
-        what = format_changes(cell.changes) or "the recipe as it is"
-        say(f"run {position} of {number}: {cell.name}, seed {seed} ({what})")
-        results[cell.name, seed] = _run(cell.recipes[seed], resume, say)
-        table = _table(ablation, task, results, parameters, earlier)
-        _write(folder, table, say if position == number else lambda line: None)
-    return table
+        if other is not None:
+            raise RecipeError(f"ablation cells {other!r} and {cell.name!r} are the same model and run; leave one out.")
 
 
-def _check_folder(folder: Path, *, resume: bool, overwrite: bool) -> None:
-    if resume and overwrite:
-        raise RecipeError("--resume goes on with an ablation and --overwrite deletes it; give one of them.")
-    if folder.exists() and not folder.is_dir():
-        raise RecipeError(f"output_dir {folder} is a file; name a folder.")
-    if not folder.is_dir() or all(is_temporary(path) or path.name == LOCK for path in folder.iterdir()):
-        return
-    if not (folder / VALUES).is_file():
-        raise RecipeError(f"output_dir {folder} holds files but no ablation; name another folder.")
-    if not resume and not overwrite:
-        raise RecipeError(
-            f"output_dir {folder} is not empty; give --resume to go on with the ablation in it, --overwrite to start it "
-            "again, or output_dir=... for another folder."
-        )
-
-
-def _check_data(ablation: Ablation, hashes: dict[str, str]) -> None:
-    """Refuse to go on with runs on other data; `hashes` of what stands in the files now, by the parts' names."""
-    for cell, seed in ablation.runs():
-        finished = _folder(cell.recipes[seed]) / METRICS
-        if not finished.is_file():
-            continue
-        try:
-            seen = {name: report["sha256"] for name, report in _read(finished, "data")["data"].items()}
-        except RecipeError:
-            continue  # which is a row of the table
-        changed = [name for name, sha256 in hashes.items() if seen.get(name, sha256) != sha256]
-        if changed:
+def _check_folders(cells: list[Cell]) -> None:
+    """Refuse names of cells that no file system takes, or that are one name on some."""
+    folders = [Path(recipe.output_dir).name.casefold() for cell in cells for recipe in cell.recipes.values()]
+    for number, name in enumerate(folders):
+        if len(name.encode()) > LONGEST_NAME:
             raise RecipeError(
-                f"--resume would compare runs on different data: {', '.join(changed)} changed since {finished.parent} was "
-                "trained; put the data back, or start again with --overwrite."
+                f"ablation cell {name[:40]!r}...: the name of its folder has {len(name.encode())} bytes and {LONGEST_NAME} "
+                "are possible; name it, or the choices of the grid, shorter."
             )
-
-
-def _count_parameters(cell: Cell, task: Task) -> int | None:
-    """Of a cell's model, also where its run fails; None where its vocabulary is not yet known."""
-    if cell.has_own_tokens:
-        return None
-    recipe = next(iter(cell.recipes.values()))
-    with torch.device("meta"):
-        return type(task).head(recipe.config(**task.config_fields())).num_parameters()
-
-
-def _run(recipe: Recipe, resume: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Train one run, unless it has been; what became of it, for the table."""
-    folder = _folder(recipe)
-    status, reason = "finished", None
-    try:
-        if resume and (folder / DIVERGED).is_file():
-            diverged = _read(folder / DIVERGED, "update", "reason")
-            status, reason = "diverged", f"diverged at update {diverged['update']}: {diverged['reason']}"
-            say(f"{folder} has {reason}; delete it to train it again")
-            return {"status": status, "reason": reason, **_facts(folder, status)}
-        if resume and (folder / STATE).is_file() and Recipe.load(folder / RECIPE) == recipe:
-            say(f"{folder} is finished")
-        else:
-            run_recipe(recipe, resume=resume, say=say)
-        facts = _facts(folder, status)
-    except RunInterrupted:
-        raise
-    except Exception as error:  # whatever it is, the other cells are trained, and it stands in the table
-        if isinstance(error, DivergedError):
-            status, reason = "diverged", f"diverged at update {error.update}: {error.reason}"
-        else:
-            own = isinstance(error, (RecipeError, OSError, ValueError))
-            status, reason = "failed", " ".join(f"{'' if own else type(error).__name__ + ': '}{error}".split())
-            if not own:
-                say(traceback.format_exc())
-        say(reason)
-        facts = _facts(folder, status)
-    gc.collect()  # a trainer and its model refer to each other
-    return {"status": status, "reason": reason, **facts}
-
-
-def _facts(folder: Path, status: str) -> dict[str, Any]:
-    """What a run has left in its folder: all that there is of one that did not finish."""
-    facts: dict[str, Any] = {"metrics": None}
-    states = [folder / STATE, *(checkpoint / STATE for checkpoint in reversed(find_checkpoints(folder)))]
-    state = next((path for path in states if path.is_file()), None)
-    try:
-        history = [] if state is None else _read(state, "log_history")["log_history"]
-    except RecipeError:
-        if status == "finished":
-            raise
-        history = []
-    facts["curve"] = [
-        [entry["step"], entry["eval_loss"]] for entry in history if math.isfinite(entry.get("eval_loss", math.nan))
-    ]
-    if status == "finished":
-        facts["metrics"] = _read(folder / METRICS, "model", "training")
-    return facts
-
-
-def _read(path: Path, *names: str) -> dict[str, Any]:
-    """What a file of a run holds.
-
-    Raises:
-        RecipeError: for a file that is not whole, or lacks one of these names.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        whole = isinstance(values, dict) and all(name in values for name in names)
-    except (OSError, ValueError):
-        whole = False
-    if not whole:
-        raise RecipeError(f"{path} is damaged; delete {path.parent} to train that run again.")
-    return dict(values)
-
-
-# The table -----------------------------------------------------------------------------------------------------------
-
-
-def _earlier_table(folder: Path) -> dict[str, Any]:
-    """Return the table of an ablation that is resumed, which may have had other cells and seeds; empty where there is none."""
-    if not (folder / TABLE).is_file():
-        return {}
-    table = _read(folder / TABLE, "score", "cells")
-    try:
-        for row in table["cells"]:
-            row["name"], dict(row["changes"]), row["parameters"], row["own_tokens"]
-            for run in row["runs"]:
-                run["status"], run["seed"], run["curve"], Path(run["folder"])
-                [run[name] for name in _QUANTITIES]
-    except (TypeError, KeyError, ValueError) as error:
-        raise RecipeError(f"{folder / TABLE} is damaged ({error}); delete it, and the table is made again.") from error
-    return table
-
-
-def _earlier_runs(earlier: dict[str, Any], name: str, score: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return what an earlier table has of a cell that was run; without scores where they are no longer the same ones."""
-    rows = [row for row in earlier.get("cells", []) if row["name"] == name]
-    runs = [run for row in rows for run in row["runs"] if run["status"] != "waiting" and Path(run["folder"]).is_dir()]
-    return runs if earlier.get("score") == score else [{**run, "score": None} for run in runs]
-
-
-def _table(
-    ablation: Ablation,
-    task: Task,
-    results: dict[tuple[str, int], dict[str, Any]],
-    parameters: dict[str, int | None],
-    earlier: dict[str, Any],
-) -> dict[str, Any]:
-    """What `ablation.json` holds: means over the seeds, differences to the baseline, and every run.
-
-    Cells and seeds of an earlier table that are not among those of now stay in it.
-    """
-    test = next(iter(ablation.recipe.data.test), None)
-    finished = [result["metrics"] for result in results.values() if result["metrics"]]
-    score = _score_facts(task, finished[0], test) if finished else None
-    rows: list[dict[str, Any]] = []
-    for cell in ablation.cells:
-        runs, counted = [], parameters[cell.name]
-        for seed, recipe in cell.recipes.items():
-            result = results.get(
-                (cell.name, seed), {"status": "waiting", "reason": None, "metrics": None, "curve": []}
-            )
-            metrics, curve = result["metrics"], result["curve"]
-            training = metrics["training"] if metrics else {}
-            run = {"seed": seed, "folder": recipe.output_dir, "status": result["status"], "reason": result["reason"]}
-            run |= {name: training.get(name) for name in _TRAINING}
-            run["validation_loss"] = min((loss for _, loss in curve), default=None) if metrics else None
-            run["score"] = _scored(metrics, test)[score["key"]] if metrics and score else None
-            runs.append({**run, "curve": curve})
-            counted = training.get("parameters", counted)
-        runs += [run for run in _earlier_runs(earlier, cell.name, score) if run["seed"] not in cell.recipes]
-        row = {"name": cell.name, "changes": cell.changes, "parameters": counted, "own_tokens": cell.has_own_tokens}
-        rows.append(_summed_up(row, runs, rows))
-    names = {cell.name for cell in ablation.cells}
-    for before in earlier.get("cells", []):
-        if before["name"] not in names and (runs := _earlier_runs(earlier, before["name"], score)):
-            row = {name: before[name] for name in ("name", "changes", "parameters", "own_tokens")}
-            rows.append(_summed_up(row, runs, rows))
-    return {
-        "title": ablation.recipe.card.title or ablation.folder.name,
-        "task": ablation.recipe.task,
-        "seeds": list(dict.fromkeys([*ablation.seeds, *(run["seed"] for row in rows for run in row["runs"])])),
-        "score": score,
-        "cells": rows,
-        "hardware": finished[0]["hardware"] if finished else None,
-    }
-
-
-def _summed_up(row: dict[str, Any], runs: list[dict[str, Any]], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a row of the table with means over its runs, and over their differences to those of the first row with the same seed."""
-    for name in _QUANTITIES:
-        row |= _mean(name, [run[name] for run in runs])
-    baseline = {run["seed"]: run for run in (rows[0]["runs"] if rows else [])}
-    for name in COMPARED:
-        pairs = [(run[name], baseline[run["seed"]][name]) for run in runs if run["seed"] in baseline]
-        row |= _mean(f"{name}_delta", [a - b for a, b in pairs if a is not None and b is not None])
-    return {**row, "runs": runs}
-
-
-def _scored(metrics: dict[str, Any], test: str | None) -> dict[str, Any]:
-    """Scores on the first test set or, where there is none, of the kept weights on the validation data."""
-    model = metrics["model"]
-    return model["validation"][model["weights"]] if test is None else metrics["test"][test]
-
-
-def _score_facts(task: Task, metrics: dict[str, Any], test: str | None) -> dict[str, Any]:
-    """The task's main score: its key, heading, name with all that makes it comparable, data and direction."""
-    key, label, _ = task.results(_scored(metrics, test))[0]
-    return {
-        "key": key,
-        "heading": label.partition(" (")[0],
-        "label": label,
-        "data": test or "validation",
-        "percent": any(column.key == key and "%" in column.format for column in task.score_columns),
-        "lower_is_better": key in LOWER_IS_BETTER,
-    }
-
-
-def _mean(name: str, given: list[float | None]) -> dict[str, float | None]:
-    """Mean and, of several, sample standard deviation of what is known."""
-    values = [value for value in given if value is not None]
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    return {name: statistics.fmean(values) if values else None, f"{name}_spread": spread}
-
-
-def _write(folder: Path, table: dict[str, Any], say: Callable[[str], None]) -> None:
-    with (
-        translate_io_errors(f"the table in {folder}", "make room and go on with --resume"),
-        atomic_files(folder) as temporary,
-    ):
-        (temporary / TABLE).write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        drawn = None  # neither drawn nor without what draws
-        with spare(f"{PICTURE} was not drawn", f"{TABLE} holds its numbers", say):
-            drawn = plot_ablation(table, temporary / PICTURE)
-        (temporary / TEXT).write_text(markdown_table(table, PICTURE if drawn else None), encoding="utf-8")
-    if drawn is False:
-        say(f"{PICTURE} was not drawn: {missing('a picture', 'matplotlib')}")
-    say(f"finished: {folder / TEXT}")
+        if name in folders[:number]:
+            raise RecipeError(f"two runs of the ablation would have one folder, {name!r}; name the cells otherwise.")

@@ -14,6 +14,7 @@ from transformers.trainer_callback import ProgressCallback
 from vanilla_transformer.trainer.callbacks import EarlyStop
 from vanilla_transformer.trainer.schedules import expected_updates
 from vanilla_transformer.trainer.trainer import TokenTrainer
+from vanilla_transformer.utils.log import Log
 from vanilla_transformer.utils.quiet import shows_bars
 
 __all__ = ["LOG", "Progress", "RunLog"]
@@ -28,18 +29,18 @@ class RunLog:
     The log is the least of a run: where it cannot be written, that is said once and the run continues without it.
 
     Args:
-        say: receives the lines that people are to see; None on all processes but the first, which keep no log either.
+        log: receives the lines that people are to see; None on all processes but the first, which keep no log either.
     """
 
-    def __init__(self, say: Callable[[str], None] | None):
-        self._say = say
+    def __init__(self, log: Log | None):
+        self._log = log
         self._file: int | None = None  # written to without a buffer, so that a signal may come in between
         self._early: list[str] = []  # lines from before the folder was there
-        self._kept = say is not None
+        self._kept = log is not None
 
     def __call__(self, line: str) -> None:
-        if self._say is not None:
-            self._say(line)
+        if self._log is not None:
+            self._log(line)
             self.write(line)
 
     def write(self, line: str) -> None:
@@ -91,8 +92,8 @@ class RunLog:
     def _give_up(self, error: OSError) -> None:
         self._kept = False
         self.close()
-        if self._say is not None:
-            self._say(f"{LOG} cannot be written ({error.strerror or error}); the run continues without it.")
+        if self._log is not None:
+            self._log(f"{LOG} cannot be written ({error.strerror or error}); the run continues without it.")
 
 
 class Progress(ProgressCallback):

@@ -406,7 +406,7 @@ class TokenTrainer(TokenBudgetMixin):
             self.state.stateful_callbacks[INTERRUPTED] = {"evaluate": True, "save": False, "regular": True}
         self.state.stateful_callbacks[PROCESSES] = {"count": self.args.world_size}
         saved = find_checkpoints(run)
-        remedy = f"{saved[-1].name} is whole, so make room and go on with --resume" if saved else "make room"
+        remedy = f"{saved[-1].name} is complete, so make room and resume with --resume" if saved else "make room"
         try:
             with translate_io_errors(run / name, remedy):
                 self._temporary = self._shared_temporary_dir(run)

@@ -20,12 +20,13 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 __all__ = [
     "ClosedStreamError",
     "Terminated",
+    "best_effort",
     "describe",
     "exit_status",
     "first_line",
@@ -101,6 +102,26 @@ def first_line(error: BaseException) -> str:
     return (lines[0] if lines else type(error).__name__).rstrip(".")
 
 
+@contextlib.contextmanager
+def best_effort(what: str, instead: str, log: Callable[[str], None]) -> Iterator[None]:
+    """Let an error in the block cost no more than what is made there, a picture or a card: the model is worth more.
+
+    Args:
+        what: was not made, as a sentence that goes on with the error.
+        instead: what there is all the same.
+        log: receives the line.
+
+    Raises:
+        OSError: of the block, as what is left to write cannot be written either.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        log(f"{what} ({type(error).__name__}: {first_line(error)}); {instead}.")
+
+
 def printable(text: str) -> str:
     """Return a line without control characters, which could rewrite what the terminal shows."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
@@ -158,14 +179,14 @@ def friendly_errors(arguments: list[str]) -> Iterator[None]:
         if isinstance(error, BrokenPipeError):
             _forget_output()
         elif isinstance(error, KeyboardInterrupt):
-            _say("terminated." if isinstance(error, Terminated) else "interrupted.")
+            _print_error("terminated." if isinstance(error, Terminated) else "interrupted.")
         elif is_lost_connection(error):
-            _say(f"process {os.environ.get('RANK')} ends because another one of the run has ended")
+            _print_error(f"process {os.environ.get('RANK')} ends because another one of the run has ended")
         elif _is_expected(error):
             if not _is_said_elsewhere():
-                _say(f"error: {describe(error)}")
+                _print_error(f"error: {describe(error)}")
         else:
-            _say(f"error: {report_bug(error, arguments)}")
+            _print_error(f"error: {report_bug(error, arguments)}")
         sys.exit(exit_status(error))
 
 
@@ -240,6 +261,6 @@ def _forget_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _say(line: str) -> None:
+def _print_error(line: str) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(line, file=sys.stderr, flush=True)

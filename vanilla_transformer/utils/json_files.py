@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +22,23 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def read_json_object(
-    path: str | os.PathLike, named: str | None = None, *, remedy: str = "copy it again", error: type = ValueError
+    path: str | os.PathLike,
+    named: str | None = None,
+    *,
+    needs: Iterable[str] = (),
+    remedy: str = "copy it again",
+    error: type[ValueError] = ValueError,
 ) -> dict[str, Any]:
     """Return the object that a JSON file holds.
 
     Args:
         named: how a sentence names the file; by default by its path.
+        needs: names that it has.
         remedy: what to do where it is damaged.
         error: class of what is raised then.
 
     Raises:
-        error: for a file that is not JSON, or holds something else than an object.
+        error: for a file that is not JSON, or holds something else than an object with these names.
         OSError: for a file that cannot be read.
     """
     named = named or str(path)
@@ -42,6 +49,8 @@ def read_json_object(
         raise error(f"{named} is damaged, as it is not valid JSON ({reason}); {remedy}.") from problem
     if not isinstance(values, dict):
         raise error(f"{named} is damaged, as it holds {_kind(values)} and not an object of settings; {remedy}.")
+    if lost := [name for name in needs if name not in values]:
+        raise error(f"{named} is damaged, as it lacks {', '.join(lost)}; {remedy}.")
     return values
 
 
