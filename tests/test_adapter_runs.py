@@ -104,6 +104,27 @@ def test_an_adapter_is_trained_resumed_and_loaded_by_peft(base, tmp_path):
     assert "lora" in (merged / "README.md").read_text()
 
 
+def test_an_adapter_stays_until_the_merged_model_is_in_its_place(base, tmp_path, monkeypatch):
+    task, values = base
+    values = {**values, "output_dir": str(tmp_path / "run"), "adapter": {"r": 2, "merge": False}}
+    folder = run(values, ["training.max_steps=1", "data.test={}", "averaging.last=0"]).folder
+    adapter, replace = weights(folder, "adapter_model.safetensors"), Path.replace
+
+    def failing(self, target):
+        if self.name == "model.safetensors":
+            raise OSError("the disk is gone")
+        return replace(self, target)
+
+    overrides = ["training.max_steps=1", "data.test={}", "averaging.last=0", "adapter.merge=true"]
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="the disk is gone"):
+        patch.setattr(Path, "replace", failing)
+        run(values, overrides, resume=True)
+    assert equal_weights(weights(folder, "adapter_model.safetensors"), adapter)
+    assert (folder / "adapter_config.json").is_file() and not (folder / "model.safetensors").exists()
+    run(values, overrides, resume=True)
+    assert (folder / "model.safetensors").is_file() and not list(folder.glob("adapter_*"))
+
+
 @pytest.mark.parametrize(
     "adapter",
     [

@@ -98,7 +98,7 @@ def test_a_picture_that_cannot_be_drawn_costs_the_picture_alone(tmp_path, monkey
     monkeypatch.setattr(Figure, "suptitle", broken)
     said, values = [], recipe_values(tmp_path)
     values["output_dir"] = str(tmp_path / "price $5 and $6")
-    result = run(values, ["training.max_steps=1", "data.test={}", "averaging.last=0"], say=said.append)
+    result = run(values, ["training.max_steps=1", "data.test={}", "averaging.last=0"], log=said.append)
     assert "curves.png was not drawn (ValueError: no such); trainer_state.json holds its numbers." in said
     names = {path.name for path in result.folder.iterdir()}
     assert {"model.safetensors", "metrics.json", "README.md"} <= names and "curves.png" not in names

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 import pytest
 from transformers import TrainerState
 
-from runs import recipe_values, run
+from runs import every_update, recipe_values, run
+from vanilla_transformer.recipes.recipe import Recipe
 from vanilla_transformer.runs import run_log
+from vanilla_transformer.runs.run import run_recipe
 from vanilla_transformer.runs.run_log import Progress, RunLog
 
 
@@ -178,3 +180,11 @@ def test_the_bar_of_a_terminal_ends_where_the_time_does(monkeypatch):
     progress.training_bar.refresh()
     progress.close()
     assert "50/200 [" in stream.getvalue() and "15:00 left" in stream.getvalue() and "loss=1.000" in stream.getvalue()
+
+
+def test_lines_still_go_to_what_was_called_say(tmp_path):
+    said = []
+    values = every_update(tmp_path, max_steps=1)
+    with pytest.warns(FutureWarning, match="say= is called log= now"):
+        run_recipe(Recipe.from_dict(values), say=said.append)
+    assert said[-1] == f"finished: {values['output_dir']}"

@@ -229,6 +229,9 @@ class Run:
             "energy": emissions(self.recipe, trainer),
         }
         self.arguments.distributed_state.wait_for_everyone()  # the first may still be deleting old checkpoints
+        # scores are of the model as it is saved and loaded again, not under the autocast of training
+        trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
+        self.arguments.bf16_full_eval = self.arguments.fp16_full_eval = False  # nor rounded, as Trainer would leave it
 
     def _new_trainer(self) -> Any:
         """Return the task's trainer, with all that the recipe wants of it."""
@@ -299,9 +302,6 @@ class Run:
     def choose_weights(self) -> None:
         """Compare the best checkpoint with averages on the validation data; the model keeps the best of these."""
         trainer, model = self.trainer, self.trainer.model
-        # scores are of the model as it is saved and loaded again, not under the autocast of training
-        trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
-        self.arguments.bf16_full_eval = self.arguments.fp16_full_eval = False  # nor rounded, as Trainer would leave it
         metric = str(self.arguments.metric_for_best_model).removeprefix("eval_")
         sign = 1 if self.arguments.greater_is_better else -1
         best = trainer.state.best_model_checkpoint if self.arguments.load_best_model_at_end else None
