@@ -28,7 +28,10 @@ from vanilla_transformer.utils.public import (
 )
 from vanilla_transformer.utils.schema import override_fields
 
-CARDS = sorted((Path(__file__).parents[1] / "model_cards").glob("*.md"))
+CARDS = sorted(
+    set((Path(__file__).parents[1] / "model_cards").glob("*.md"))
+    - {Path(__file__).parents[1] / "model_cards" / "README.md"}
+)
 SECTIONS = ["For whom", "Use", "Scores", "Data", "Training", "Limits", "Environmental cost", "Licence"]
 QUICK = ["training.max_steps=2", "averaging.last=0", "training.load_best_model_at_end=false"]
 QUICK += ["training.eval_strategy=no", "training.save_strategy=no"]
