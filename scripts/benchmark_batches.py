@@ -16,8 +16,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from vanilla_transformer import sequences_vanilla_transformer as sequences
 from vanilla_transformer.data import TokenBudgetBatchSampler
-from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerStack
 from vanilla_transformer.recipes.recipe import Recipe
 from vanilla_transformer.trainer.malloc import tune_malloc
 from vanilla_transformer.utils.log import no_log
@@ -52,18 +52,18 @@ def main(recipe: Recipe, count: int, rounds: int) -> None:
         for way, (batches, collate, _) in ways.items()
     }
     speeds: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
-    supports_varlen = VanillaTransformerStack.supports_varlen
+    supports_varlen = sequences.supports_varlen
     for round_number in range(rounds + 1):
         for way, (_, _, masked) in ways.items():
             if masked:
-                VanillaTransformerStack.supports_varlen = lambda *args: False  # type: ignore[method-assign]
+                sequences.supports_varlen = lambda *args: False
             started = time.process_time()
             for batch, _ in prepared[way]:
                 model(**batch, skip_logits=True).loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
             seconds = time.process_time() - started
-            VanillaTransformerStack.supports_varlen = supports_varlen  # type: ignore[method-assign]
+            sequences.supports_varlen = supports_varlen
             if round_number:  # the first warms up
                 speeds[way].append(sum(tokens for _, tokens in prepared[way]) / seconds)
 

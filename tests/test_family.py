@@ -12,7 +12,7 @@ import transformers
 from runs import recipe_values
 from tiny import LANGUAGE_MODELS, model_inputs
 from vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.explanations_vanilla_transformer import (
+from vanilla_transformer.explanations import (
     ANY,
     EXPLANATIONS,
     SIZES,
@@ -20,7 +20,7 @@ from vanilla_transformer.explanations_vanilla_transformer import (
     deviations,
     own_fields,
 )
-from vanilla_transformer.presets_vanilla_transformer import PRESETS
+from vanilla_transformer.presets import PRESETS
 from vanilla_transformer.recipes.recipe import Recipe
 from vanilla_transformer.tokenization import train_tokenizer
 

@@ -32,7 +32,7 @@ from vanilla_transformer.utils.schema import override_fields
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vanilla_transformer"
-PARTS = ("configuration", "explanations", "generation", "losses", "modeling", "presets", "sequences")
+PARTS = ("configuration", "generation", "kernels", "losses", "modeling", "positions", "sequences")
 CODE = {f"{part}_vanilla_transformer.py" for part in PARTS}
 MODEL = {"config.json", "generation_config.json", "model.safetensors", *CODE}
 TOKENIZER = {"tokenizer.json", "tokenizer_config.json"}

@@ -13,10 +13,10 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer import losses_vanilla_transformer as losses
+from vanilla_transformer import kernels_vanilla_transformer as kernels
 from vanilla_transformer import modeling_vanilla_transformer as modeling
-from vanilla_transformer.losses_vanilla_transformer import chunked_cross_entropy, smoothed_cross_entropy
-from vanilla_transformer.modeling_vanilla_transformer import dropout
+from vanilla_transformer.kernels_vanilla_transformer import chunked_cross_entropy, dropout
+from vanilla_transformer.losses_vanilla_transformer import smoothed_cross_entropy
 from vanilla_transformer.sequences_vanilla_transformer import PaddingFreeBatch, SequenceLengths
 
 IGNORED = -100
@@ -66,7 +66,7 @@ def test_both_conventions_of_smoothing_are_their_definitions(smoothing, form):
 @pytest.mark.parametrize("count", [1, 255, 256, 257, 700])
 def test_the_loss_in_chunks_is_the_plain_loss(monkeypatch, count, smoothing, form):
     """To 1e-6, forward and backward, in chunks that end in the middle, at the end and beyond."""
-    monkeypatch.setattr(losses._ChunkedCrossEntropy, "LOGITS", 0)  # chunks of 256 rows
+    monkeypatch.setattr(kernels._ChunkedCrossEntropy, "LOGITS", 0)  # chunks of 256 rows
     hidden, weight, labels = random_rows(count + 1, 16, 300)
     results = []
     for function, arguments in (
@@ -120,7 +120,7 @@ def test_no_tensor_of_a_training_step_has_tokens_times_vocabulary():
             model(ids, labels=ids, skip_logits=True).loss.backward()
         largest.append(mode.elements)
         assert mode.elements < 2 * length * vocabulary / 2
-    assert largest[0] == largest[1] == losses._ChunkedCrossEntropy.LOGITS // vocabulary * vocabulary
+    assert largest[0] == largest[1] == kernels._ChunkedCrossEntropy.LOGITS // vocabulary * vocabulary
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -295,7 +295,12 @@ def sides(architecture):
 def counting(monkeypatch):
     """How often attention went sequence by sequence."""
     calls, original = [], modeling.variable_length_attention
-    monkeypatch.setattr(modeling, "variable_length_attention", lambda *args: calls.append(args[5]) or original(*args))
+
+    def counted(*args, lengths, **kwargs):
+        calls.append(lengths)
+        return original(*args, lengths=lengths, **kwargs)
+
+    monkeypatch.setattr(modeling, "variable_length_attention", counted)
     return calls
 
 
@@ -338,7 +343,7 @@ def test_packed_is_padded_is_alone(monkeypatch, architecture, overrides, form):
         batch["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(batch["labels"])
     model(**batch, skip_logits=True)
     assert len(calls) >= layers
-    assert all(sum(sequence_lengths.queries) in (sum(SOURCES), sum(TARGETS)) for sequence_lengths in calls)
+    assert all(sum(lengths.queries) in (sum(SOURCES), sum(TARGETS)) for lengths in calls)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -436,10 +441,8 @@ def test_flash_attention_gets_the_bounds_of_the_sequences(monkeypatch, architect
         assert all(bound.dtype == torch.int32 and bound[0] == 0 for bound in bounds)
         queries, keys = (bound.diff().tolist() for bound in bounds)
         assert (max(queries), max(keys)) == (kwargs["max_length_q"], kwargs["max_length_k"])
-        sequence_lengths = SequenceLengths(queries, keys)
-        return modeling.variable_length_attention(
-            module, query, key, value, None, sequence_lengths, scaling, dropout
-        ), None
+        lengths = SequenceLengths(queries, keys)
+        return modeling.variable_length_attention(module, query, key, value, None, lengths, scaling, dropout)
 
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", varlen)
     model.config._attn_implementation_internal = "flash_attention_2"
@@ -473,12 +476,9 @@ def test_blocks_of_like_queries_share_a_batch_with_masked_keys():
     model = tiny_model()
     attention = model.model.decoder.layers[0].cross_attn
     queries, keys = [2] * 5 + [3] * 4, [4, 1, 3, 2, 5, 2, 6, 1, 2]
-    sequence_lengths = SequenceLengths(queries, keys)
-    assert [(block.sequences, block.queries, block.keys) for block in sequence_lengths.blocks] == [
-        (5, 2, 5),
-        (4, 3, 6),
-    ]
-    assert all(len(block) == 5 for block in sequence_lengths.blocks)
+    lengths = SequenceLengths(queries, keys)
+    assert [(block.sequences, block.queries, block.keys) for block in lengths.blocks] == [(5, 2, 5), (4, 3, 6)]
+    assert all(len(block) == 5 for block in lengths.blocks)
     states, source = torch.randn(1, sum(queries), 16), torch.randn(1, sum(keys), 16)
     results = []
     for alone in (False, True):
@@ -487,7 +487,7 @@ def test_blocks_of_like_queries_share_a_batch_with_masked_keys():
             parts = zip(*(x.split(n, 1) for x, n in zip(inputs, (queries, keys), strict=True)), strict=True)
             output = torch.cat([attention(q, k)[0] for q, k in parts], 1)
         else:
-            output = attention(*inputs, sequence_lengths=sequence_lengths)[0]
+            output = attention(*inputs, lengths=lengths)[0]
         results.append((output, *torch.autograd.grad((output**2).sum(), [*inputs, *attention.parameters()])))
     for together, one_by_one in zip(*results, strict=True):
         assert_close(together, one_by_one, atol=1e-4)

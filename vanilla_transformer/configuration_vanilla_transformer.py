@@ -7,6 +7,7 @@ A checkpoint carries this file to the Hub, so it imports nothing but transformer
 
 import copy
 import difflib
+import importlib
 import json
 import math
 import os
@@ -20,9 +21,6 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import logging
-
-from .explanations_vanilla_transformer import explanation
-from .presets_vanilla_transformer import PRESETS
 
 logger = logging.get_logger(__name__)
 ConfigClass = TypeVar("ConfigClass", bound=PreTrainedConfig)
@@ -76,6 +74,17 @@ class ConfigurationError(ValueError):
 
 def _refuse(config_class: type, message: str) -> ConfigurationError:
     return ConfigurationError(f"{config_class.__name__}: {message}")
+
+
+def _of_package(module: str) -> Any:
+    """Import a module of the installed package, which does not travel with checkpoints as this file does."""
+    try:
+        return importlib.import_module(f"vanilla_transformer.{module}")
+    except ModuleNotFoundError as error:
+        what = module.replace("_", " ")
+        raise ImportError(
+            f"{what} do not travel with a model; pip install vanilla_transformer to have them."
+        ) from error
 
 
 def _hint(name: str, choices: Iterable[str], otherwise: str) -> str:
@@ -590,6 +599,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return self.position_encoding in ("alibi", "relative")
 
     @property
+    def uses_relative_positions(self) -> bool:
+        """Whether attention counts how far tokens stand apart in a row, and so any padding between them."""
+        return self.sliding_window is not None or self.has_position_bias
+
+    @property
     def has_shared_embeddings(self) -> bool:
         """Whether encoder and decoder embed by one matrix."""
         if not self.is_encoder_decoder or self.target_vocab_size is not None:
@@ -622,7 +636,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     @classmethod
     def presets(cls) -> dict[str, str]:
         """Names of the presets and where each was published."""
-        return {name: preset.source for name, preset in PRESETS.items()}
+        return {name: preset.source for name, preset in _of_package("presets").PRESETS.items()}
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "VanillaTransformerConfig":
@@ -635,10 +649,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
             >>> VanillaTransformerConfig.from_preset("transformer-big").hidden_size
             1024
         """
-        if name not in PRESETS:
-            hint = _hint(name, PRESETS, f"the presets are {', '.join(PRESETS)}.")
+        presets = _of_package("presets").PRESETS
+        if name not in presets:
+            hint = _hint(name, presets, f"the presets are {', '.join(presets)}.")
             raise _refuse(cls, f"unknown preset {name!r}; {hint}")
-        return cls(**{**PRESETS[name].fields, **_canonical_fields(cls, overrides)})
+        return cls(**{**presets[name].fields, **_canonical_fields(cls, overrides)})
 
     def explain(self) -> str:
         """What differs from the paper's base model: a line for each field, with what it changes and where it comes from.
@@ -651,7 +666,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             norm_bias = False: norms scale and add nothing [nanoGPT (bias=False), MPT]
             sizes, the base model's in brackets: vocab_size = 100 (37000), max_position_embeddings = 50 (1024)
         """
-        return explanation(self)
+        return _of_package("explanations").explanation(self)
 
     def num_parameters(self) -> int:
         """Number of distinct parameters of the model with its language-modelling head, from the formula alone.
@@ -667,53 +682,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             >>> VanillaTransformerConfig().parameters_by_part()["embeddings"]
             18944000
         """
-        width, embedded = self.hidden_size, self.embedding_width
-        queries, keys = self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
-
-        def linear(inputs: int, outputs: int, bias: bool) -> int:
-            return inputs * outputs + (outputs if bias else 0)
-
-        def norm(size: int) -> int:
-            return size * (2 if self.norm_type == "layernorm" and self.norm_bias else 1)
-
-        attention = linear(width, queries, self.attention_bias) + 2 * linear(width, keys, self.attention_bias)
-        attention += linear(queries, width, self.has_attention_output_bias)
-        up = linear(width, self.intermediate_size, self.mlp_bias)
-        feed_forward = (2 if self.gated_feed_forward else 1) * up + linear(
-            self.intermediate_size, width, self.mlp_bias
-        )
-        # of each stack: its depth, attentions in a layer, and rows of embeddings that it does not share
-        stacks = {
-            "encoder": (self.num_hidden_layers, 1, self.vocab_size),
-            "decoder": (
-                self.num_decoder_layers,
-                2 if self.is_encoder_decoder else 1,
-                0 if self.has_shared_embeddings else self.output_vocab_size,
-            ),
-        }
-        if not self.is_encoder_decoder:
-            del stacks["encoder" if self.architecture == "decoder-only" else "decoder"]
-        parts = dict.fromkeys(("embeddings", "positions", "attention", "feed-forward", "norms", "output"), 0)
-        for depth, attentions, rows in stacks.values():
-            depth = 1 if self.shared_layers else depth
-            parts["embeddings"] += (rows + self.type_vocab_size) * embedded
-            if embedded != width:
-                parts["embeddings"] += linear(embedded, width, True)
-            if self.position_encoding == "learned":
-                parts["positions"] += (self.max_position_embeddings + self.position_offset) * embedded
-            elif self.position_encoding == "relative":
-                parts["positions"] += self.relative_attention_num_buckets * self.num_attention_heads
-            parts["attention"] += depth * attentions * attention
-            parts["feed-forward"] += depth * feed_forward
-            parts["norms"] += (depth * (attentions + 1) + self.has_final_norm) * norm(width)
-            parts["norms"] += self.embedding_norm * norm(embedded)
-        if self.output_transform:
-            parts["output"] += linear(width, embedded, True) + norm(embedded)
-        if not self.tie_word_embeddings:
-            parts["output"] += (embedded if self.output_transform else width) * self.output_vocab_size
-        if self.output_bias == "trained":
-            parts["output"] += self.output_vocab_size
-        return parts
+        return _of_package("parameter_counts").parameters_by_part(self)
 
 
 __all__ = ["VanillaTransformerConfig"]

@@ -1,15 +1,17 @@
 # Copyright 2026 The vanilla_transformer authors. Licensed under the Apache License, Version 2.0.
 """The Transformer of "Attention Is All You Need" (arXiv:1706.03762), as encoder-decoder, encoder-only and decoder-only.
 
-Reads top to bottom: positions, dropout, attention, feed-forward, layer, stack, model, heads. A checkpoint carries this
-file to the Hub together with its configuration, so it imports only transformers, torch and its siblings.
+In the order of the paper's section 3, from parts to the whole: attention (3.2), feed-forward network (3.3), embeddings
+(3.4) and positions (3.5), layers and stacks (3.1); then base model and heads. What the paper does not have stands in
+siblings: positions_ (rotary, ALiBi, T5's), sequences_ (masks, packing, padding), kernels_ (faster ways to the same
+numbers), losses_, generation_. A checkpoint carries these files, so they import only transformers, torch and each other.
 
 Shapes, as written at line ends:
     B  batch            T  target or only sequence, S  source (keys of cross-attention)
     D  hidden_size      F  intermediate_size
     H  query heads      K  key-value heads      d  head_dim
     E  width of embeddings, hidden_size unless they are factorised
-    V  vocabulary       N  all tokens of a batch in one long row, M  those that they attend to
+    V  vocabulary       N  all tokens of a batch in one row, without padding
     L  the longest sequence of such a row
 """
 
@@ -46,7 +48,7 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel, slice_logits_to_keep
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import is_flash_attention_requested, merge_with_config_defaults
 from transformers.utils.import_utils import is_tracing
@@ -58,11 +60,15 @@ from .generation_vanilla_transformer import (
     check_continuous_batching,
     prepare_cache,
 )
+from .kernels_vanilla_transformer import (
+    VanillaTransformerDropout,
+    chunked_cross_entropy,
+    compute_dtype,
+    variable_length_attention,
+)
 from .losses_vanilla_transformer import (
     IGNORED,
     check_labels,
-    chunked_cross_entropy,
-    compute_dtype,
     ignore_labels_without_context,
     ignore_padding_labels,
     let_trainer_count_labels,
@@ -70,66 +76,199 @@ from .losses_vanilla_transformer import (
     shift_right,
     smoothed_cross_entropy,
 )
+from .positions_vanilla_transformer import (
+    VanillaTransformerLearnedPositions,
+    add_to_mask,
+    apply_rotary_pos_emb,
+    position_angles,
+    position_bias,
+    rotary_embeddings,
+)
 from .sequences_vanilla_transformer import (
-    PaddingFreeBatch,
+    PaddedBatch,
     SequenceLengths,
+    can_inspect_values,
+    check_ids,
+    check_mask,
     check_pairs,
-    check_rows,
-    has_gaps,
+    choose_layouts,
+    exactly_one,
     packed_sequences,
+    positions_from_mask,
     same_sequence,
     sequence_starts,
-    unpad_batches,
+    supports_varlen,
 )
 
-# ---------------------------------------------------------------------------------------------------------- positions
+# ---------------------------------------------------------------------------------------------------- 3.2: attention
 
 
-def positions_from_mask(attention_mask: torch.Tensor | None, past_length: Any, length: int, device) -> torch.Tensor:
-    """Position of every token in its own sequence: padding on either side does not count.
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scaled dot-product attention (section 3.2.1) that also returns the probabilities.
 
     Args:
-        attention_mask: (B, past + T), 1 for tokens; or `None`, or a ready 4D mask, where rows are taken as unpadded.
-        past_length: number of cached positions, an int or (static caches) a tensor.
-        length: T.
+        query: (B, H, T, d). key, value: (B, K, S, d).
+        attention_mask: (B or 1, 1, T, S), true to attend or added to the scores; `None` for none.
 
     Returns:
-        (B, T) or (1, T), starting at 0.
+        outputs (B, T, H, d) and probabilities (B, H, T, S).
     """
-    places = torch.arange(length, device=device) + past_length
-    if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 2:
-        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0).index_select(1, places)
-    return places.unsqueeze(0)
+    key = key.repeat_interleave(module.num_key_value_groups, dim=1)  # (B, H, S, d)
+    value = value.repeat_interleave(module.num_key_value_groups, dim=1)
+    scores = query @ key.transpose(2, 3) * scaling  # (B, H, T, S)
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
+        scores = scores + attention_mask
+    probabilities = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    probabilities = nn.functional.dropout(probabilities, p=dropout, training=module.training)
+    return (probabilities @ value).transpose(1, 2).contiguous(), probabilities
 
 
-def check_mask(name: str, mask: Any, queries: int, keys: int, tokens: int | None) -> None:
-    """Refuse a mask that does not fit, which could else be broadcast or filled up in silence.
+def choose_attention(
+    config: VanillaTransformerConfig, lengths: SequenceLengths | None, device: torch.device, kwargs: dict[str, Any]
+) -> tuple[Callable, dict[str, Any]]:
+    """Return the function that attends and its further arguments: transformers' of this name, or one over `lengths`."""
+    attention = ALL_ATTENTION_FUNCTIONS.get_interface(config._attn_implementation, eager_attention_forward)
+    if lengths is None:
+        return attention, kwargs
+    if is_flash_attention_requested(config):
+        return attention, kwargs | lengths.for_flash_attention(device)
+    return variable_length_attention, {"lengths": lengths}
 
-    Args:
-        name: of the argument, for the error.
-        mask: (B, tokens), or (B, 1 or H, queries, keys); anything but a tensor is transformers' own.
-        queries: number of positions that attend.
-        keys: number of keys that attention will see; a static cache holds room for later ones.
-        tokens: number of tokens so far; `None` where that is not known without waiting for an accelerator.
 
-    Raises:
-        ValueError: for a mask of another shape.
-    """
-    if not isinstance(mask, torch.Tensor):
-        return
-    fits = mask.dim() == 2 and tokens in (None, mask.shape[1])
-    if not fits and not (mask.dim() == 4 and mask.shape[2:] == (queries, keys)):
-        raise ValueError(
-            f"{name} of shape {tuple(mask.shape)} does not fit: {queries} positions that attend to {keys} need "
-            f"(batch, {'tokens' if tokens is None else tokens}) or (batch, 1, {queries}, {keys})."
+class VanillaTransformerAttention(nn.Module):
+    """Multi-head attention (section 3.2.2): over the sequence itself, or over the encoder's output (3.2.3)."""
+
+    def __init__(
+        self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool, sliding_window: int | None = None
+    ):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        # read by flash attention, which counts the token itself on either side; else it is in the mask
+        self.sliding_window = sliding_window if is_causal or sliding_window is None else sliding_window + 1
+        self.head_dim = config.head_dim
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+        self.scaling = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
+        self.dropout = VanillaTransformerDropout(config, "attention_dropout")
+        query_width = config.num_attention_heads * config.head_dim
+        key_value_width = config.num_key_value_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, query_width, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.hidden_size, key_value_width, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.hidden_size, key_value_width, bias=config.attention_bias)
+        self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.has_attention_output_bias)
+        if config.init_scheme == "fairseq":
+            # fairseq initialises the three as one matrix, whose larger fan-out gives each a gain of 1/sqrt(2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj):
+                projection.init_gain = 2**-0.5
+
+    def _split_heads(self, states: torch.Tensor) -> torch.Tensor:
+        """Return projected states (B, T, H * d) as (B, H, T, d), or with K heads."""
+        # -1, not the number of heads: under tensor parallelism a process holds only some of them
+        return states.view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2)
+
+    def _keys_and_values(
+        self, states: torch.Tensor, rotary: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values (B, K, S, d) of states (B, S, D), keys turned by their positions."""
+        key, value = self._split_heads(self.k_proj(states)), self._split_heads(self.v_proj(states))
+        return key if rotary is None else apply_rotary_pos_emb(key, rotary), value
+
+    def _keys_and_values_of_source(
+        self, source: torch.Tensor, cache: Cache | None, layer_idx: int, kwargs: dict[str, Any]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return keys and values (B, K, S, d) of the source (B, S, D), which is projected once per generation."""
+        if not isinstance(cache, EncoderDecoderCache):
+            return self._keys_and_values(source)
+        if not cache.is_updated.get(layer_idx):
+            cache.cross_attention_cache.update(*self._keys_and_values(source), layer_idx, kwargs=kwargs)
+            cache.is_updated[layer_idx] = True
+        layer = cache.cross_attention_cache.layers[layer_idx]
+        # a static cache may have room for longer sources, an offloaded one be elsewhere
+        keys, values = layer.keys[:, :, : source.shape[1]], layer.values[:, :, : source.shape[1]]
+        return keys.to(source.device), values.to(source.device)
+
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        cache: Cache | None = None,
+        rotary: torch.Tensor | None = None,
+        lengths: SequenceLengths | None = None,
+        layer_idx: int | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(B, T, D) to (B, T, D), with the probabilities (B, H, T, S) where the backend has them.
+
+        Args:
+            rotary: (2, B or 1, T, d/2), `rotary_embeddings` of the positions, for self-attention.
+            lengths: of the sequences of a row without padding; `attention_mask` is then that of each of them.
+            layer_idx: whose keys and values of the cache, where layers are shared.
+        """
+        layer_idx = self.layer_idx if layer_idx is None else layer_idx
+        query = self._split_heads(self.q_proj(hidden_states))  # (B, H, T, d)
+        query = query if rotary is None else apply_rotary_pos_emb(query, rotary)
+        if encoder_hidden_states is None:
+            key, value = self._keys_and_values(hidden_states, rotary)  # (B, K, T, d)
+            own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+            if own_cache is not None:  # (B, K, past + T, d)
+                key, value = own_cache.update(key, value, layer_idx, kwargs=kwargs)
+        else:
+            key, value = self._keys_and_values_of_source(encoder_hidden_states, cache, layer_idx, kwargs)
+        attention, kwargs = choose_attention(self.config, lengths, query.device, kwargs)
+        output, probabilities = attention(  # (B, T, H, d) and (B, H, T, S)
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.dropout.p if self.training else 0.0,
+            scaling=self.scaling,
+            sliding_window=self.sliding_window,
+            **kwargs,
         )
+        return self.o_proj(output.flatten(-2).contiguous()), probabilities
 
 
-def position_angles(position_ids: torch.Tensor, width: int, theta: float) -> torch.Tensor:
-    """`pos * theta^(-2i/width)`, (..., ceil(width / 2)), in float64 where the device has it."""
-    precise = torch.float32 if position_ids.device.type == "mps" else torch.float64
-    exponents = torch.arange(0, width, 2, device=position_ids.device, dtype=precise) / width
-    return position_ids.unsqueeze(-1).to(precise) * torch.pow(theta, -exponents)
+# ------------------------------------------------------------------------------------------ 3.3: feed-forward network
+
+
+class VanillaTransformerFeedForward(nn.Module):
+    """Position-wise network (section 3.3): `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` where gated."""
+
+    def __init__(self, config: VanillaTransformerConfig):
+        super().__init__()
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.gate_proj = None
+        if config.gated_feed_forward:
+            self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+        self.activation = ACT2FN[config.hidden_act]
+        self.dropout = VanillaTransformerDropout(config, "activation_dropout")
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        inner = self.up_proj(hidden_states)  # (B, T, F)
+        if self.gate_proj is None:
+            inner = self.activation(inner)
+        else:
+            inner = self.activation(self.gate_proj(hidden_states)) * inner
+        return self.down_proj(self.dropout(inner))  # (B, T, D)
+
+
+# -------------------------------------------------------------------------------- 3.4 and 3.5: embeddings and positions
 
 
 def sinusoidal_encoding(position_ids: torch.Tensor, width: int, form: str = "interleaved") -> torch.Tensor:
@@ -157,393 +296,84 @@ def sinusoidal_encoding(position_ids: torch.Tensor, width: int, form: str = "int
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width].float()
 
 
-def rotary_embeddings(position_ids: torch.Tensor, width: int, theta: float) -> torch.Tensor:
-    """Rotary positions (Su et al. 2021): cosine and sine of `pos * theta^(-2i/width)`, by which the i-th pair is turned.
-
-    Args:
-        position_ids: (...), integers.
-        width: even, of a head.
-
-    Returns:
-        (2, ..., width / 2) in float32.
-    """
-    angles = position_angles(position_ids, width, theta)
-    return torch.stack([angles.cos(), angles.sin()]).float()
-
-
-def apply_rotary_pos_emb(states: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
-    """Turn the pairs of queries or keys (B, H, T, d) by `rotary_embeddings` (2, B or 1, T, d/2).
-
-    A pair is i and i + d/2, as in Llama.
-    """
-    cos, sin = rotary.unsqueeze(-3).to(states.dtype).unbind(0)  # (B or 1, 1, T, d/2) each
-    first, second = states.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-
-
-def alibi_slopes(heads: int) -> torch.Tensor:
-    """How fast scores fall with distance in each head (Press et al. 2022): `2^(-8i/n)`, i = 1 ... n; (heads,).
-
-    For a number of heads that is no power of two, those of the power below, then every other one of the power above.
-    """
-    below = 2 ** math.floor(math.log2(heads))
-    slopes = [2 ** (-8 * i / below) for i in range(1, below + 1)]
-    slopes += [2 ** (-4 * i / below) for i in range(1, 2 * (heads - below), 2)]
-    return torch.tensor(slopes)
-
-
-def relative_buckets(distance: torch.Tensor, is_causal: bool, buckets: int, max_distance: int) -> torch.Tensor:
-    """T5's buckets of distances (Raffel et al. 2020, section 2.1).
-
-    Half of them hold one distance each; those beyond grow with its logarithm up to `max_distance`, whose bucket holds all
-    that is farther. Where tokens attend both ways, half of all buckets are for what comes later.
-
-    Args:
-        distance: integers, place of the key less that of the query.
-
-    Returns:
-        Integers of the same shape, 0 to `buckets` - 1.
-    """
-    if is_causal:
-        later, distance = 0, (-distance).clamp(min=0)
-    else:
-        buckets //= 2
-        later, distance = (distance > 0) * buckets, distance.abs()
-    exact = buckets // 2
-    share = (distance.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
-    far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
-    return later + torch.where(distance < exact, distance, far)
-
-
-def add_to_mask(bias: torch.Tensor, mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
-    """A mask that is added to scores, of `bias` (..., H, T, S) and a mask of booleans or numbers (..., 1, T, S).
-
-    Its lowest values are finite in `dtype`, since softmax makes nothing of a row of infinite ones.
-    """
-    lowest = torch.finfo(dtype).min
-    if mask is None:
-        return bias.to(dtype)
-    if mask.dtype == torch.bool:
-        return bias.masked_fill(~mask, lowest).to(dtype)
-    return (bias.float() + mask.float()).clamp(min=lowest).to(dtype)
-
-
-def can_inspect_values(ids: torch.Tensor) -> bool:
-    """Whether ids can be checked: reading a value off an accelerator would stall it, and a traced tensor has none."""
-    return ids.device.type == "cpu" and ids.numel() > 0 and not is_tracing(ids)
-
-
-class VanillaTransformerLearnedPositions(nn.Embedding):
-    """A table with one vector per position, behind `offset` unused rows; the only encoding with a hard limit."""
-
-    def __init__(self, count: int, width: int, offset: int):
-        super().__init__(count + offset, width)
-        self.offset = offset
-
-    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        count = self.num_embeddings - self.offset
-        if can_inspect_values(position_ids) and (longest := int(position_ids.max()) + 1) > count:
-            raise ValueError(
-                f"a sequence of {longest} tokens is longer than the {count} learned positions of the model "
-                "(max_position_embeddings); shorten it, or train with a larger table or another position_encoding."
-            )
-        return super().forward(position_ids + self.offset)
-
-
-# ------------------------------------------------------------------------------------------------------------ dropout
-
-
-class _Dropout(torch.autograd.Function):
-    """Dropout from 16 random bits an element, and one byte an element kept for the backward pass.
-
-    torch 2.13 draws a double for each element on a CPU and keeps a float: at the width of a small model that is a tenth
-    of a training step. The share that is dropped is p to the nearest 1/65536, and so is the scale that makes up for it.
-    """
-
-    @staticmethod
-    def forward(states: torch.Tensor, p: float) -> tuple[torch.Tensor, torch.Tensor]:
-        count, dropped = states.numel(), round(p * 2**16)
-        draws = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        kept = (draws.view(torch.int16)[:count] >= dropped - 2**15).view(states.shape)
-        return states * kept.to(states.dtype).mul_(2**16 / (2**16 - dropped)), kept
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, float], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1])
-        ctx.save_for_forward(output[1])
-        ctx.scale = 2**16 / (2**16 - round(inputs[1] * 2**16))
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: torch.Tensor, _: Any) -> tuple[torch.Tensor, None]:
-        (kept,) = ctx.saved_tensors
-        return grad_output * kept.to(grad_output.dtype).mul_(ctx.scale), None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: torch.Tensor, _: Any) -> tuple[torch.Tensor, None]:
-        (kept,) = ctx.saved_tensors
-        return tangent * kept.to(tangent.dtype).mul_(ctx.scale), None
-
-
-def dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """`torch.nn.functional.dropout`, faster on a CPU."""
-    # nearer to 1 than to the largest share that 16 bits can tell from it
-    if not training or p == 0 or p > 1 - 2**-17 or states.device.type != "cpu" or is_tracing(states):
-        return nn.functional.dropout(states, p=p, training=training)
-    return _Dropout.apply(states, p)[0]
-
-
-class VanillaTransformerDropout(nn.Dropout):
-    """[`dropout`] with the share that a field of the configuration holds, also where that is changed later.
-
-    A share that is set on the module, as by what looks for `nn.Dropout` to turn it off, holds until the field changes.
-    """
-
-    def __init__(self, config: VanillaTransformerConfig, field: str):
-        self.config, self.field = config, field
-        super().__init__(getattr(config, field))
-
-    @property
-    def p(self) -> float:
-        """Share of elements that is dropped."""
-        share = getattr(self.config, self.field)
-        return self._own if share == self._replaced else share
-
-    @p.setter
-    def p(self, value: float) -> None:
-        self._own, self._replaced = value, getattr(self.config, self.field)
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return dropout(states, self.p, self.training)
-
-
-# ---------------------------------------------------------------------------------------------------------- attention
-
-
-def variable_length_attention(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    sequence_lengths: SequenceLengths,
-    scaling: float,
-    dropout: float = 0.0,
-) -> torch.Tensor:
-    """Scaled dot-product attention sequence by sequence: no padding, nothing computed to be thrown away.
-
-    Args:
-        module: the attention, whose heads and direction count.
-        query: (1, H, N, d). key, value: (1, K, M, d). N and M are the sums of the lengths in `sequence_lengths`.
-        attention_mask: (1, 1 or H, L, L), of every sequence: true to attend, or added to the scores; `None` for neither.
-        sequence_lengths: where the sequences begin and end.
-
-    Returns:
-        (1, N, H, d)
-    """
-    key = key.repeat_interleave(module.num_key_value_groups, dim=1)  # (1, H, M, d)
-    value = value.repeat_interleave(module.num_key_value_groups, dim=1)
-    query, key, value = (states.squeeze(0).transpose(0, 1) for states in (query, key, value))  # (N or M, H, d)
-    if sequence_lengths.blocks[0].key_index is not None:
-        index = torch.cat([block.key_index for block in sequence_lengths.blocks if block.key_index is not None])
-        key, value = key.index_select(0, index), value.index_select(0, index)
-    query_sizes = [block.sequences * block.queries for block in sequence_lengths.blocks]
-    key_sizes = [block.sequences * block.keys for block in sequence_lengths.blocks]
-    outputs = []
-    # split, and not slices, each of which would fill a gradient of the whole row with zeros
-    for block, *states in zip(
-        sequence_lengths.blocks, query.split(query_sizes), key.split(key_sizes), value.split(key_sizes), strict=True
-    ):
-        mask = None if block.mask is None else block.mask.to(query.dtype)
-        if attention_mask is not None:  # of self-attention, whose blocks have no masked keys
-            mask = attention_mask[..., : block.queries, : block.keys]
-        block_query, block_key, block_value = (  # (sequences, H, queries or keys, d)
-            part.unflatten(0, (block.sequences, -1)).transpose(1, 2) for part in states
-        )
-        output = nn.functional.scaled_dot_product_attention(  # (sequences, H, queries, d)
-            block_query,
-            block_key,
-            block_value,
-            attn_mask=mask,
-            dropout_p=dropout,
-            is_causal=module.is_causal and mask is None,
-            scale=scaling,
-        )
-        outputs.append(output.transpose(1, 2).flatten(0, 1))  # (sequences * queries, H, d)
-    return torch.cat(outputs).unsqueeze(0)
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scaled dot-product attention (section 3.2.1) that also returns the probabilities.
-
-    Args:
-        query: (B, H, T, d). key, value: (B, K, S, d).
-        attention_mask: (B or 1, 1, T, S), added to the scores; `None` for none.
-
-    Returns:
-        outputs (B, T, H, d) and probabilities (B, H, T, S).
-    """
-    key = key.repeat_interleave(module.num_key_value_groups, dim=1)  # (B, H, S, d)
-    value = value.repeat_interleave(module.num_key_value_groups, dim=1)
-    scores = query @ key.transpose(2, 3) * scaling  # (B, H, T, S)
-    if attention_mask is not None:
-        if attention_mask.dtype == torch.bool:
-            scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-        else:
-            scores = scores + attention_mask
-    probabilities = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    probabilities = nn.functional.dropout(probabilities, p=dropout, training=module.training)
-    return (probabilities @ value).transpose(1, 2).contiguous(), probabilities
-
-
-class VanillaTransformerAttention(nn.Module):
-    """Multi-head attention (section 3.2.2): over the sequence itself, or over the encoder's output."""
-
-    def __init__(
-        self, config: VanillaTransformerConfig, layer_idx: int, is_causal: bool, sliding_window: int | None = None
-    ):
-        super().__init__()
-        self.config = config
-        self.layer_idx = layer_idx
-        self.is_causal = is_causal
-        # read by flash attention, which counts the token itself on either side; else it is in the mask
-        self.sliding_window = sliding_window if is_causal or sliding_window is None else sliding_window + 1
-        self.head_dim = config.head_dim
-        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
-        self.scaling = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
-        self.dropout = VanillaTransformerDropout(config, "attention_dropout")
-        query_width = config.num_attention_heads * config.head_dim
-        key_value_width = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, query_width, bias=config.attention_bias)
-        self.k_proj = nn.Linear(config.hidden_size, key_value_width, bias=config.attention_bias)
-        self.v_proj = nn.Linear(config.hidden_size, key_value_width, bias=config.attention_bias)
-        self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.has_attention_output_bias)
-        if config.init_scheme == "fairseq":
-            # fairseq initialises the three as one matrix, whose larger fan-out gives each a gain of 1/sqrt(2)
-            for projection in (self.q_proj, self.k_proj, self.v_proj):
-                projection.init_gain = 2**-0.5
-
-    def _heads(self, projection: nn.Linear, states: torch.Tensor) -> torch.Tensor:
-        """(B, T, D) to (B, H, T, d), or K heads."""
-        # -1, not the number of heads: under tensor parallelism a process holds only some of them
-        return projection(states).view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2)
-
-    def _keys_and_values(
-        self,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor | None,
-        cache: Cache | None,
-        rotary: torch.Tensor | None,
-        layer_idx: int,
-        kwargs: dict,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(B, K, S, d) each: of all positions so far, or of the source, which is projected once per generation."""
-        if encoder_hidden_states is None:
-            key, value = self._heads(self.k_proj, hidden_states), self._heads(self.v_proj, hidden_states)
-            key = key if rotary is None else apply_rotary_pos_emb(key, rotary)
-            layers = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-            return (key, value) if layers is None else layers.update(key, value, layer_idx, kwargs=kwargs)
-        if not isinstance(cache, EncoderDecoderCache):
-            return self._heads(self.k_proj, encoder_hidden_states), self._heads(self.v_proj, encoder_hidden_states)
-        if not cache.is_updated.get(layer_idx):
-            key = self._heads(self.k_proj, encoder_hidden_states)
-            value = self._heads(self.v_proj, encoder_hidden_states)
-            cache.cross_attention_cache.update(key, value, layer_idx, kwargs=kwargs)
-            cache.is_updated[layer_idx] = True
-        layer = cache.cross_attention_cache.layers[layer_idx]
-        # a static cache may have room for longer sources, an offloaded one be elsewhere
-        length, device = encoder_hidden_states.shape[1], encoder_hidden_states.device
-        return layer.keys[:, :, :length].to(device), layer.values[:, :, :length].to(device)
-
-    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        cache: Cache | None = None,
-        rotary: torch.Tensor | None = None,
-        sequence_lengths: SequenceLengths | None = None,
-        layer_idx: int | None = None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """(B, T, D) to (B, T, D), with the probabilities (B, H, T, S) where the backend has them.
-
-        `rotary` (2, B or 1, T, d/2): `rotary_embeddings` of the positions, for self-attention. `sequence_lengths`: where the
-        batch is one long row; `attention_mask` is then that of `variable_length_attention`. `layer_idx`: whose keys and values
-        of the cache, where layers are shared.
-        """
-        layer_idx = self.layer_idx if layer_idx is None else layer_idx
-        query = self._heads(self.q_proj, hidden_states)  # (B, H, T, d)
-        query = query if rotary is None else apply_rotary_pos_emb(query, rotary)
-        key, value = self._keys_and_values(  # (B, K, S, d)
-            hidden_states, encoder_hidden_states, cache, rotary, layer_idx, kwargs
-        )
-        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
-        )
-        dropout = self.dropout.p if self.training else 0.0
-        if sequence_lengths is not None:
-            if not is_flash_attention_requested(self.config):
-                output = variable_length_attention(
-                    self, query, key, value, attention_mask, sequence_lengths, self.scaling, dropout
-                )
-                return self.o_proj(output.flatten(-2)), None
-            kwargs |= sequence_lengths.for_flash_attention(query.device)
-        output, probabilities = attention_interface(  # (B, T, H, d) and (B, H, T, S)
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=dropout,
-            scaling=self.scaling,
-            sliding_window=self.sliding_window,
-            **kwargs,
-        )
-        return self.o_proj(output.flatten(-2).contiguous()), probabilities
-
-
-# -------------------------------------------------------------------------------------------------- layers and stacks
-
-
-class VanillaTransformerFeedForward(nn.Module):
-    """Position-wise network (section 3.3): `down(act(up(x)))`, or `down(act(gate(x)) * up(x))` where gated."""
-
-    def __init__(self, config: VanillaTransformerConfig):
-        super().__init__()
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
-        self.gate_proj = None
-        if config.gated_feed_forward:
-            self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
-        self.activation = ACT2FN[config.hidden_act]
-        self.dropout = VanillaTransformerDropout(config, "activation_dropout")
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        inner = self.up_proj(hidden_states)  # (B, T, F)
-        if self.gate_proj is None:
-            inner = self.activation(inner)
-        else:
-            inner = self.activation(self.gate_proj(hidden_states)) * inner
-        return self.down_proj(self.dropout(inner))  # (B, T, D)
-
-
 def build_norm(config: VanillaTransformerConfig, width: int | None = None) -> nn.Module:
-    """Over `hidden_size`, or another width."""
+    """Return a norm over `hidden_size`, or another width."""
     width = config.hidden_size if width is None else width
     if config.norm_type == "rmsnorm":
         return nn.RMSNorm(width, eps=config.norm_eps)
     return nn.LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias)
+
+
+class VanillaTransformerEmbeddings:
+    """What a stack does before its first layer: token embeddings (3.4) plus positions (3.5), by modules of the stack."""
+
+    config: VanillaTransformerConfig
+
+    def build_embeddings(self, config: VanillaTransformerConfig, vocab_size: int) -> None:
+        """Make the modules; those that the configuration does not ask for are `None`."""
+        width = config.embedding_width
+        self.embed_tokens = nn.Embedding(vocab_size, width, padding_idx=config.pad_token_id)
+        self.embed_scale = math.sqrt(width) if config.scale_embedding else 1.0
+        self.embed_positions = self.embed_token_types = self.embed_projection = self.relative_bias = None
+        if config.position_encoding == "learned":
+            count, offset = config.max_position_embeddings, config.position_offset
+            self.embed_positions = VanillaTransformerLearnedPositions(count, width, offset)
+        if config.type_vocab_size:
+            self.embed_token_types = nn.Embedding(config.type_vocab_size, width)
+        self.embed_norm = build_norm(config, width) if config.embedding_norm else nn.Identity()
+        self.dropout = VanillaTransformerDropout(config, "dropout")
+        if width != config.hidden_size:
+            self.embed_projection = nn.Linear(width, config.hidden_size)
+        if config.position_encoding == "relative":
+            self.relative_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_attention_heads)
+
+    def check_token_ids(self, ids: torch.Tensor) -> None:
+        """Refuse ids outside the vocabulary, where they can be inspected."""
+        check_ids(ids, self.embed_tokens.weight.shape[0], "token id {} is outside the vocabulary of {} tokens.")
+
+    def embed(
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return scaled token embeddings plus positions, after dropout: (B, T, D).
+
+        In between, where the model has them, token types and a norm; at the end a projection to the width of layers.
+        """
+        # tokens (3.4)
+        width = self.embed_tokens.embedding_dim
+        if inputs_embeds is None:
+            self.check_token_ids(input_ids)
+            inputs_embeds = self.embed_tokens(input_ids)
+        elif inputs_embeds.shape[-1] != width:
+            raise ValueError(
+                f"inputs_embeds of shape {tuple(inputs_embeds.shape)} must have the width of the model's embeddings, "
+                f"{width}."
+            )
+        hidden_states = inputs_embeds * self.embed_scale  # (B, T, E)
+        # positions (3.5)
+        if self.config.position_encoding == "sinusoidal":
+            places = position_ids + self.config.position_offset
+            encoding = sinusoidal_encoding(places, width, self.config.sinusoidal_form)
+            hidden_states = hidden_states + encoding.to(hidden_states.device, hidden_states.dtype)
+        elif self.embed_positions is not None:
+            hidden_states = hidden_states + self.embed_positions(position_ids)
+        # token types
+        if self.embed_token_types is not None:
+            if token_type_ids is None:
+                token_type_ids = torch.zeros_like(position_ids)
+            size = self.embed_token_types.weight.shape[0]
+            check_ids(token_type_ids, size, "token type {} is none of the model's {} types.")
+            hidden_states = hidden_states + self.embed_token_types(token_type_ids)
+        elif token_type_ids is not None and can_inspect_values(token_type_ids) and token_type_ids.any():
+            raise ValueError("the model has no token types: leave token_type_ids out, or set type_vocab_size.")
+        hidden_states = self.dropout(self.embed_norm(hidden_states))
+        return hidden_states if self.embed_projection is None else self.embed_projection(hidden_states)
+
+
+# --------------------------------------------------------------------------------------------- 3.1: layers and stacks
 
 
 class VanillaTransformerLayer(GradientCheckpointingLayer):
@@ -580,19 +410,19 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         use_cache: bool | None = None,  # read by GradientCheckpointingLayer
         position_ids: torch.Tensor | None = None,
         rotary: torch.Tensor | None = None,
-        sequence_lengths: SequenceLengths | None = None,
-        cross_sequence_lengths: SequenceLengths | None = None,
+        lengths: SequenceLengths | None = None,
+        cross_lengths: SequenceLengths | None = None,
         layer_idx: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """(B, T, D) to (B, T, D); `rotary` to `layer_idx` as in [`VanillaTransformerAttention.forward`]."""
+        """(B, T, D) to (B, T, D); `rotary`, `lengths` and `layer_idx` as in [`VanillaTransformerAttention.forward`]."""
         output, _ = self.self_attn(
             self._before(self.self_attn_norm, hidden_states),
             attention_mask=attention_mask,
             cache=cache,
             position_ids=position_ids,
             rotary=rotary,
-            sequence_lengths=sequence_lengths,
+            lengths=lengths,
             layer_idx=layer_idx,
             **kwargs,
         )
@@ -603,7 +433,7 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
                 encoder_hidden_states,
                 attention_mask=encoder_attention_mask,
                 cache=cache,
-                sequence_lengths=cross_sequence_lengths,
+                lengths=cross_lengths,
                 layer_idx=layer_idx,
                 **kwargs,
             )
@@ -728,8 +558,16 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         return embeddings
 
 
-class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
-    """Embedding, positions and layers: what the encoder, the decoder and a language model have in common."""
+CREATE_MASK = {  # by whether attention is causal, and whether it has a window
+    (False, False): create_bidirectional_mask,
+    (False, True): create_bidirectional_sliding_window_mask,
+    (True, False): create_causal_mask,
+    (True, True): create_sliding_window_causal_mask,
+}
+
+
+class VanillaTransformerStack(VanillaTransformerEmbeddings, VanillaTransformerPreTrainedModel):
+    """Embeddings and layers: what the encoder, the decoder and a language model have in common."""
 
     def __init__(
         self, config: VanillaTransformerConfig, depth: int, vocab_size: int, is_causal: bool, has_cross: bool
@@ -737,28 +575,11 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         super().__init__(config)
         self.is_causal = is_causal
         self.has_cross_attention = has_cross
-        width = config.embedding_width
-        self.embed_tokens = nn.Embedding(vocab_size, width, padding_idx=config.pad_token_id)
-        self.embed_scale = math.sqrt(width) if config.scale_embedding else 1.0
-        self.embed_positions = self.embed_token_types = self.embed_projection = self.relative_bias = None
-        if config.position_encoding == "learned":
-            self.embed_positions = VanillaTransformerLearnedPositions(
-                config.max_position_embeddings, width, config.position_offset
-            )
-        if config.type_vocab_size:
-            self.embed_token_types = nn.Embedding(config.type_vocab_size, width)
-        self.embed_norm = build_norm(config, width) if config.embedding_norm else nn.Identity()
-        self.dropout = VanillaTransformerDropout(config, "dropout")
-        if width != config.hidden_size:
-            self.embed_projection = nn.Linear(width, config.hidden_size)
-        if config.position_encoding == "relative":
-            self.relative_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_attention_heads)
+        self.build_embeddings(config, vocab_size)
         self.depth = depth
         self.layers = nn.ModuleList(
-            [
-                VanillaTransformerLayer(config, i, is_causal=is_causal, has_cross_attention=has_cross)
-                for i in range(1 if config.shared_layers else depth)
-            ]
+            VanillaTransformerLayer(config, i, is_causal=is_causal, has_cross_attention=has_cross)
+            for i in range(1 if config.shared_layers else depth)
         )
         # post-norm layers already end in a norm
         self.norm = build_norm(config) if config.has_final_norm else nn.Identity()
@@ -766,7 +587,7 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         self.post_init()
 
     def init_parallel_plans(self) -> None:
-        """The plans of the config are those of the base model, which names its stacks; a stack has none of its own."""
+        """Leave the plans of the config to the base model, which names its stacks; a stack has none of its own."""
         none: dict[str, Any] = {}
         self._tp_plan = self._ep_plan = self._pp_plan = self._fsdp_plan = none
 
@@ -776,56 +597,10 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embed_tokens = value
 
-    def embed(
-        self,
-        input_ids: torch.Tensor | None,
-        inputs_embeds: torch.Tensor | None,
-        position_ids: torch.Tensor,
-        token_type_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Sections 3.4 and 3.5: scaled token embeddings plus positions, then dropout; (B, T, D).
-
-        In between, where the model has them, token types and a norm; at the end a projection to the width of layers.
-        """
-        if inputs_embeds is not None and inputs_embeds.shape[-1] != self.embed_tokens.embedding_dim:
-            raise ValueError(
-                f"inputs_embeds of shape {tuple(inputs_embeds.shape)} must have the width of the model's embeddings, "
-                f"{self.embed_tokens.embedding_dim}."
-            )
-        if inputs_embeds is None:
-            self._check_ids(input_ids, self.embed_tokens, "token id {} is outside the vocabulary of {} tokens.")
-            inputs_embeds = self.embed_tokens(input_ids)
-        hidden_states = inputs_embeds * self.embed_scale  # (B, T, E)
-        if self.config.position_encoding == "sinusoidal":
-            encoding = sinusoidal_encoding(
-                position_ids + self.config.position_offset, hidden_states.shape[-1], self.config.sinusoidal_form
-            )
-            hidden_states = hidden_states + encoding.to(hidden_states.device, hidden_states.dtype)
-        elif self.embed_positions is not None:
-            hidden_states = hidden_states + self.embed_positions(position_ids)
-        if self.embed_token_types is not None:
-            if token_type_ids is None:
-                token_type_ids = torch.zeros_like(position_ids)
-            self._check_ids(token_type_ids, self.embed_token_types, "token type {} is none of the model's {} types.")
-            hidden_states = hidden_states + self.embed_token_types(token_type_ids)
-        elif token_type_ids is not None and can_inspect_values(token_type_ids) and token_type_ids.any():
-            raise ValueError("the model has no token types: leave token_type_ids out, or set type_vocab_size.")
-        hidden_states = self.dropout(self.embed_norm(hidden_states))
-        return hidden_states if self.embed_projection is None else self.embed_projection(hidden_states)
-
-    @staticmethod
-    def _check_ids(ids: torch.Tensor, table: nn.Embedding, sentence: str) -> None:
-        if ids.is_floating_point():
-            raise ValueError(f"token ids are integers, not {ids.dtype}; give embeddings as inputs_embeds.")
-        if can_inspect_values(ids):
-            size, (lowest, highest) = table.weight.shape[0], ids.aminmax()
-            if lowest < 0 or highest >= size:
-                raise ValueError(sentence.format(int(lowest if lowest < 0 else highest), size))
-
     def add_position_bias(
         self, mask: torch.Tensor | None, queries: torch.Tensor, keys: torch.Tensor, states: torch.Tensor
     ) -> torch.Tensor | None:
-        """The mask of self-attention, with what ALiBi or T5's relative positions add to the scores of each head.
+        """Return the mask of self-attention, with what ALiBi or T5's relative positions add to the scores of each head.
 
         Distances are counted in places of a row, so padding on either side changes none.
 
@@ -838,28 +613,18 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
         """
         if not self.config.has_position_bias:
             return mask
-        distance = keys - queries.unsqueeze(-1)  # (T, S)
-        if self.relative_bias is None:
-            slopes = alibi_slopes(self.config.num_attention_heads).to(distance.device)
-            bias = -slopes[:, None, None] * distance.abs()  # (H, T, S)
-        else:
-            buckets = relative_buckets(
-                distance,
-                self.is_causal,
-                self.config.relative_attention_num_buckets,
-                self.config.relative_attention_max_distance,
-            )
-            bias = self.relative_bias(buckets).permute(2, 0, 1)  # (H, T, S)
+        distance = (keys - queries.unsqueeze(-1)).to(states.device)  # (T, S)
+        bias = position_bias(self.config, self.relative_bias, distance, self.is_causal)  # (H, T, S)
         if mask is None and self.is_causal:  # which sdpa would have seen to
             mask = distance <= 0
         return add_to_mask(bias.unsqueeze(0), mask, compute_dtype(states))
 
     def segment_mask(self, lengths: list[int], states: torch.Tensor) -> torch.Tensor | None:
-        """The mask (1, 1 or H, L, L) of every sequence of a long row, L the longest: of a window, and what adds to scores.
+        """Return the mask (1, 1 or H, L, L) of every sequence of a row: of a window, and what is added to scores.
 
         `None` where there is neither, and for flash attention, which has windows of its own.
         """
-        if not self._uses_relative_positions or is_flash_attention_requested(self.config):
+        if not self.config.uses_relative_positions or is_flash_attention_requested(self.config):
             return None
         places = torch.arange(max(lengths), device=states.device)
         mask, window = None, self.config.sliding_window
@@ -869,76 +634,53 @@ class VanillaTransformerStack(VanillaTransformerPreTrainedModel):
             mask = mask[None, None]
         return self.add_position_bias(mask, places, places, states)
 
+    def self_attention_mask(
+        self,
+        states: torch.Tensor,
+        mask: torch.Tensor | None,
+        batch: PaddedBatch,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        **kwargs: Any,
+    ) -> torch.Tensor | None:
+        """Return the mask (B, 1 or H, T, S) of self-attention, in a row without padding that of every sequence.
+
+        `None` where there is nothing to leave out and nothing to add. `kwargs`: of transformers' masks.
+        """
+        if batch.lengths is not None:
+            return self.segment_mask(batch.lengths, states)
+        create_mask = CREATE_MASK[self.is_causal, self.config.sliding_window is not None]
+        return self.add_position_bias(create_mask(self.config, states, mask, **kwargs), queries, keys, states)
+
     def layers_in_order(self) -> list[VanillaTransformerLayer]:
-        """As often as the stack is deep, also where all are one."""
+        """Return the layers as often as the stack is deep, also where all are one."""
         return list(self.layers) * self.depth if self.config.shared_layers else list(self.layers)
 
-    def supports_varlen(self, inputs: torch.Tensor, kwargs: dict[str, Any]) -> bool:
-        """Whether attention can go sequence by sequence: with flash attention, and with sdpa on a CPU.
-
-        Not where the states of all layers are wanted, which have the shape of the batch; nor in a graph, whose shapes
-        would depend on the data. Elsewhere a mask keeps sequences apart.
-        """
-        wanted = any(
-            kwargs.get(name, getattr(self.config, name, False))
-            for name in ("output_hidden_states", "output_attentions")
-        )
-        if wanted or is_tracing(inputs):
-            return False
-        on_cpu = self.config._attn_implementation == "sdpa" and inputs.device.type == "cpu"
-        return on_cpu or is_flash_attention_requested(self.config)
-
-    @property
-    def _uses_relative_positions(self) -> bool:
-        return self.config.sliding_window is not None or self.config.has_position_bias
-
-    def unpad(
-        self, kwargs: dict[str, Any], *batches: tuple
-    ) -> tuple[PaddingFreeBatch | None, PaddingFreeBatch | None]:
-        """Inputs, and the sources that they attend to, as long rows: where they are packed and, in training, padded.
-
-        `None` where they stay as they are.
-
-        Args:
-            kwargs: of the forward.
-            batches: of each its tensor (B, T, ...), its mask, and its `packed_sequences`.
-        """
-        inputs, mask, packed = batches[0]
-        found: list[PaddingFreeBatch] = []
-        if self.supports_varlen(inputs, kwargs):
-            if packed is not None:
-                found = [PaddingFreeBatch.from_packed(sequences) for *_, sequences in batches]
-            # where distances count, they count the padding between tokens
-            elif self.training and not (self._uses_relative_positions and has_gaps(mask)):
-                found = unpad_batches(*(batch[:2] for batch in batches))
-        return (*found, None, None)[:2]
-
-    def rotary_embeddings(self, position_ids: torch.Tensor) -> torch.Tensor | None:
-        """`rotary_embeddings` (2, B or 1, T, d/2), once for all layers; `None` where positions are of another kind."""
-        if self.config.position_encoding != "rope":
-            return None
-        return rotary_embeddings(position_ids, self.config.head_dim, self.config.rope_theta)
-
-
-def _exactly_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> torch.Tensor:
-    """The one of the two that is given; an error of one sentence for none, both, or one without a token."""
-    if (input_ids is None) == (inputs_embeds is None):
-        sentence = f"give exactly one of {prefix}input_ids and {prefix}inputs_embeds"
-        if prefix and input_ids is None:
-            sentence += (
-                ", or labels; where a Trainer with label_smoothing_factor has taken the labels out of the batch, give its "
-                "collator the model, as in DataCollatorForSeq2Seq(tokenizer, model=model), or set label_smoothing in the "
-                "config instead"
+    def run_layers(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        *,
+        position_ids: torch.Tensor,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Run states (B, T, D) through the layers and the last norm; `kwargs` are those of a layer."""
+        rotary = None
+        if self.config.position_encoding == "rope":  # once for all layers
+            rotary = rotary_embeddings(position_ids, self.config.head_dim, self.config.rope_theta)
+        for index, layer in enumerate(self.layers_in_order()):
+            # states positional, cache by keyword: the gradient checkpointing layer tells them apart so
+            hidden_states = layer(
+                hidden_states,
+                attention_mask,
+                encoder_hidden_states,
+                position_ids=position_ids,
+                rotary=rotary,
+                layer_idx=index,
+                **kwargs,
             )
-        raise ValueError(f"{sentence}.")
-    name, inputs, axes = ("input_ids", input_ids, "(batch, tokens)")
-    if inputs_embeds is not None:
-        name, inputs, axes = ("inputs_embeds", inputs_embeds, "(batch, tokens, width)")
-    if inputs.dim() != axes.count(",") + 1:
-        raise ValueError(f"{prefix}{name} of shape {tuple(inputs.shape)} must be {axes}.")
-    if inputs.numel() == 0 and not is_tracing(inputs):  # attention backends differ in what they make of nothing
-        raise ValueError(f"{prefix}{name} of shape {tuple(inputs.shape)} hold no token.")
-    return inputs
+        return self.norm(hidden_states)
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
@@ -964,43 +706,27 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """`input_ids` (B, S) or `inputs_embeds` (B, S, E); `attention_mask` (B, S) or 4D. Returns states (B, S, D)."""
-        inputs = _exactly_one(input_ids, inputs_embeds)
-        check_mask("attention_mask", attention_mask, inputs.shape[1], inputs.shape[1], inputs.shape[1])
-        packed = packed_sequences(position_ids, attention_mask, inputs.shape[0])
+        # layout of the batch: which rows hold several sequences, and whether the layers get padding
+        inputs = exactly_one(input_ids, inputs_embeds)
+        rows, length = inputs.shape[:2]
+        check_mask("attention_mask", attention_mask, length, length, length)
+        packed = packed_sequences(position_ids, attention_mask, rows)
+        places = torch.arange(length, device=inputs.device)
         if position_ids is None:
-            position_ids = positions_from_mask(attention_mask, 0, inputs.shape[1], inputs.device)
-        sequence_lengths = None
-        unpadded, _ = self.unpad(kwargs, (inputs, attention_mask, packed))
-        if unpadded is not None:
-            rows = (input_ids, inputs_embeds, position_ids, token_type_ids)
-            input_ids, inputs_embeds, position_ids, token_type_ids = map(unpadded.unpad, rows)  # (1, N, ...)
-        hidden_states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)  # (B, S, D) or (1, N, D)
-        if unpadded is not None:
-            attention_mask = self.segment_mask(unpadded.lengths, hidden_states)
-            sequence_lengths = SequenceLengths(unpadded.lengths, unpadded.lengths)
-        else:
-            local = self.config.sliding_window is not None
-            create_mask = create_bidirectional_sliding_window_mask if local else create_bidirectional_mask
-            attention_mask = create_mask(
-                self.config,
-                hidden_states,
-                attention_mask,
-                and_mask_function=None if packed is None else same_sequence(packed, packed),
-            )
-            places = torch.arange(hidden_states.shape[1], device=hidden_states.device)
-            attention_mask = self.add_position_bias(attention_mask, places, places, hidden_states)
-        rotary = self.rotary_embeddings(position_ids)
-        for layer in self.layers_in_order():
-            hidden_states = layer(
-                hidden_states,
-                attention_mask,
-                position_ids=position_ids,
-                rotary=rotary,
-                sequence_lengths=sequence_lengths,
-                **kwargs,
-            )
-        hidden_states = self.norm(hidden_states)
-        return BaseModelOutput(hidden_states if unpadded is None else unpadded.pad(hidden_states))
+            position_ids = positions_from_mask(attention_mask, places)
+        batch, _ = choose_layouts(self.config, self.training, kwargs, (inputs, attention_mask, packed))
+        # embed
+        given = (input_ids, inputs_embeds, position_ids, token_type_ids)
+        input_ids, inputs_embeds, position_ids, token_type_ids = map(batch.unpad, given)  # (B, S, ...) or (1, N, ...)
+        states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)  # (B, S, D) or (1, N, D)
+        # mask
+        only_own = same_sequence(packed, packed)
+        mask = self.self_attention_mask(states, attention_mask, batch, places, places, and_mask_function=only_own)
+        # layers
+        lengths = SequenceLengths.of(batch, batch)
+        states = self.run_layers(states, mask, position_ids=position_ids, lengths=lengths, **kwargs)
+        # back to the shape of the batch
+        return BaseModelOutput(batch.pad(states))
 
 
 class VanillaTransformerDecoder(VanillaTransformerStack):
@@ -1013,18 +739,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     }
 
     def __init__(self, config: VanillaTransformerConfig):
-        super().__init__(
-            config,
-            config.num_decoder_layers,
-            config.output_vocab_size,
-            is_causal=True,
-            has_cross=config.is_encoder_decoder,
-        )
-
-    def _new_cache(self) -> Cache:
-        if self.has_cross_attention:
-            return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache())
-        return DynamicCache(config=self.config)
+        depth, has_cross = config.num_decoder_layers, config.is_encoder_decoder
+        super().__init__(config, depth, config.output_vocab_size, is_causal=True, has_cross=has_cross)
 
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     @merge_with_config_defaults
@@ -1049,97 +765,95 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         `encoder_position_ids` (B, S) where several pairs are packed in a row. Returns states (B, T, D) and, with
         `use_cache` and rows that can be continued, the cache.
         """
-        inputs = _exactly_one(input_ids, inputs_embeds)
-        if self.has_cross_attention and encoder_hidden_states is None:
-            raise ValueError("the decoder of an encoder-decoder needs encoder_hidden_states.")
-        if encoder_hidden_states is not None and not is_tracing(inputs):
-            check_rows(inputs, encoder_hidden_states)
+        # layout of the batch: behind what is cached, or from the start, where rows may hold several sequences
+        inputs = exactly_one(input_ids, inputs_embeds)
+        self._check_source(inputs, encoder_hidden_states, encoder_attention_mask)
         prepare_cache(cache, inputs, encoder_hidden_states)
-        packed, starts = None, cache is None
+        is_start, packed, source = cache is None, None, None
         # in a traced graph packing cannot be seen, so there it takes use_cache=False
-        if starts and not (use_cache and is_tracing(inputs)):
+        if is_start and not (use_cache and is_tracing(inputs)):
             packed = packed_sequences(position_ids, attention_mask, inputs.shape[0])
-        if use_cache and cache is None and packed is None:
-            cache = self._new_cache()
-        # restarting positions mark packed sequences only where the caller gave them
-        packing_positions = position_ids
-        own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-        past_length, keys, first_key = 0, inputs.shape[1], 0
-        if isinstance(own_cache, Cache):  # not that of continuous batching, which comes with positions and no mask
-            past_length = own_cache.get_seq_length()
-            keys, first_key = own_cache.get_mask_sizes(inputs.shape[1], 0)
-            seen = None if own_cache.is_compileable else past_length + inputs.shape[1]
-            check_mask("attention_mask", attention_mask, inputs.shape[1], keys, seen)
-        elif own_cache is None:
-            check_mask("attention_mask", attention_mask, inputs.shape[1], inputs.shape[1], inputs.shape[1])
-        else:
-            check_continuous_batching(self.config)
-        if position_ids is None:
-            position_ids = positions_from_mask(attention_mask, past_length, inputs.shape[1], inputs.device)
-        batches = [(inputs, attention_mask, packed)]
         if encoder_hidden_states is not None:
-            shape = encoder_hidden_states.shape
-            check_mask("cross_attention_mask", encoder_attention_mask, inputs.shape[1], shape[1], shape[1])
-            packed_source = packed_sequences(encoder_position_ids, encoder_attention_mask, shape[0])
-            if starts:
+            rows = encoder_hidden_states.shape[0]
+            packed_source = packed_sequences(encoder_position_ids, encoder_attention_mask, rows)
+            source = (encoder_hidden_states, encoder_attention_mask, packed_source)
+            if is_start:
                 check_pairs(packed, packed_source)
-            batches.append((encoder_hidden_states, encoder_attention_mask, packed_source))
-        unpadded = source = sequence_lengths = cross_sequence_lengths = None
-        if starts and not use_cache:
-            unpadded, source = self.unpad(kwargs, *batches)
-        if unpadded is not None:
-            rows = (input_ids, inputs_embeds, position_ids, token_type_ids)
-            input_ids, inputs_embeds, position_ids, token_type_ids = map(unpadded.unpad, rows)  # (1, N, ...)
-        if source is not None:
-            encoder_hidden_states, encoder_attention_mask = source.unpad(encoder_hidden_states), None
-            cross_sequence_lengths = SequenceLengths(unpadded.lengths, source.lengths)
-        hidden_states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)  # (B, T, D) or (1, N, D)
-        if unpadded is not None:
-            attention_mask = self.segment_mask(unpadded.lengths, hidden_states)
-            sequence_lengths = SequenceLengths(unpadded.lengths, unpadded.lengths)
-        else:
-            local = self.config.sliding_window is not None
-            create_mask = create_sliding_window_causal_mask if local else create_causal_mask
-            attention_mask = create_mask(
+        if is_start and use_cache and packed is None:
+            cache = self._new_cache()
+        own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+        places, key_places = self._places(own_cache, inputs, attention_mask)
+        given_positions = position_ids  # which alone mark packed sequences where they start again
+        if position_ids is None:
+            position_ids = positions_from_mask(attention_mask, places)
+        batch = batch_of_source = PaddedBatch()
+        if is_start and not use_cache:
+            target = (inputs, attention_mask, packed)
+            batch, batch_of_source = choose_layouts(self.config, self.training, kwargs, target, source)
+        # embed
+        given = (input_ids, inputs_embeds, position_ids, token_type_ids)
+        input_ids, inputs_embeds, position_ids, token_type_ids = map(batch.unpad, given)  # (B, T, ...) or (1, N, ...)
+        states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)  # (B, T, D) or (1, N, D)
+        # masks
+        mask = self.self_attention_mask(
+            states, attention_mask, batch, places, key_places, cache=own_cache, position_ids=given_positions
+        )
+        cross_mask = None
+        if source is not None and batch_of_source.lengths is None:
+            cross_mask = create_bidirectional_mask(
                 self.config,
-                hidden_states,
-                attention_mask,
-                cache=own_cache,
-                position_ids=packing_positions,
-            )
-            places = torch.arange(inputs.shape[1], device=hidden_states.device) + past_length
-            key_places = torch.arange(keys, device=hidden_states.device) + first_key
-            attention_mask = self.add_position_bias(attention_mask, places, key_places, hidden_states)
-        if encoder_hidden_states is not None and cross_sequence_lengths is None:
-            encoder_attention_mask = create_bidirectional_mask(
-                self.config,
-                hidden_states,
+                states,
                 encoder_attention_mask,
                 encoder_hidden_states=encoder_hidden_states,
-                and_mask_function=None if packed is None else same_sequence(packed, packed_source),
+                and_mask_function=same_sequence(packed, packed_source),
             )
-        rotary = self.rotary_embeddings(position_ids)
-        for index, layer in enumerate(self.layers_in_order()):
-            # states positional, cache by keyword: the gradient checkpointing layer tells them apart so
-            hidden_states = layer(
-                hidden_states,
-                attention_mask,
-                encoder_hidden_states,
-                encoder_attention_mask=encoder_attention_mask,
-                cache=cache,
-                use_cache=use_cache,
-                position_ids=position_ids,
-                rotary=rotary,
-                sequence_lengths=sequence_lengths,
-                cross_sequence_lengths=cross_sequence_lengths,
-                layer_idx=index,
-                **kwargs,
-            )
-        hidden_states = self.norm(hidden_states)
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=hidden_states if unpadded is None else unpadded.pad(hidden_states),
-            cache=cache if use_cache else None,
+        # layers
+        states = self.run_layers(
+            states,
+            mask,
+            batch_of_source.unpad(encoder_hidden_states),
+            encoder_attention_mask=cross_mask,
+            cache=cache,
+            use_cache=use_cache,
+            position_ids=position_ids,
+            lengths=SequenceLengths.of(batch, batch),
+            cross_lengths=SequenceLengths.of(batch, batch_of_source),
+            **kwargs,
         )
+        # back to the shape of the batch
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=batch.pad(states), cache=cache if use_cache else None
+        )
+
+    def _check_source(self, inputs: torch.Tensor, source: torch.Tensor | None, mask: Any) -> None:
+        """Refuse a source (B or 1, S, D) that is missing, has other rows than the inputs (B, T, ...), or another mask."""
+        if source is None:
+            if self.has_cross_attention:
+                raise ValueError("the decoder of an encoder-decoder needs encoder_hidden_states.")
+            return
+        if not is_tracing(inputs) and len(source) not in (1, len(inputs)):
+            raise ValueError(f"{len(source)} sources do not fit {len(inputs)} rows of targets.")
+        check_mask("cross_attention_mask", mask, inputs.shape[1], source.shape[1], source.shape[1])
+
+    def _new_cache(self) -> Cache:
+        if self.has_cross_attention:
+            return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache())
+        return DynamicCache(config=self.config)
+
+    def _places(self, cache: Any, inputs: torch.Tensor, mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the places of the inputs (T,) and of the keys (S,) in a row; refuse a mask that does not fit them."""
+        length = tokens = keys = inputs.shape[1]
+        past_length = first_key = 0
+        if isinstance(cache, Cache):
+            past_length = cache.get_seq_length()
+            keys, first_key = cache.get_mask_sizes(length, 0)
+            tokens = None if cache.is_compileable else past_length + length
+        elif cache is not None:  # that of continuous batching, which comes with positions and no mask
+            check_continuous_batching(self.config)
+            mask = None
+        check_mask("attention_mask", mask, length, keys, tokens)
+        queries = torch.arange(length, device=inputs.device) + past_length
+        return queries, torch.arange(keys, device=inputs.device) + first_key
 
 
 # --------------------------------------------------------------------------------------------------------- base model
@@ -1167,10 +881,6 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     @property
     def _input_stack(self) -> VanillaTransformerStack:
         return self.decoder if self.config.architecture == "decoder-only" else self.encoder
-
-    @property
-    def _output_stack(self) -> VanillaTransformerStack:
-        return self.encoder if self.config.architecture == "encoder-only" else self.decoder
 
     def get_input_embeddings(self) -> nn.Module:
         return self._input_stack.embed_tokens
@@ -1241,7 +951,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         # BART takes the source for the target where none is given, which of a translator is wrong in silence
-        _exactly_one(decoder_input_ids, decoder_inputs_embeds, prefix="decoder_")
+        exactly_one(decoder_input_ids, decoder_inputs_embeds, prefix="decoder_")
         outputs = self.decoder(
             decoder_input_ids,
             decoder_attention_mask,
@@ -1267,6 +977,11 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
 
 
 # -------------------------------------------------------------------------------------------------------------- heads
+
+
+def beside_states(outputs: ModelOutput) -> dict[str, Any]:
+    """Return what a base model returns beside its last states, for the output of a head."""
+    return {name: value for name, value in outputs.items() if name != "last_hidden_state"}
 
 
 class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
@@ -1488,7 +1203,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             labels = ignore_padding_labels(labels, decoder_attention_mask)
             free = decoder_attention_mask is None and decoder_position_ids is None and cache is None
             skip_logits = self.skips_logits(skip_logits, labels, logits_to_keep)
-            if skip_logits and self.training and free and self.model.decoder.supports_varlen(labels, kwargs):
+            if skip_logits and self.training and free and supports_varlen(self.config, labels, kwargs):
                 # nothing looks back at what stands behind the last label of a row, so it can be left out
                 decoder_attention_mask = (labels != IGNORED).flip(-1).cumsum(-1).flip(-1) > 0
         outputs = self.model(
@@ -1506,17 +1221,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             **kwargs,
         )
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, logits_to_keep, skip_logits, **kwargs)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            cache=outputs.cache,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **beside_states(outputs))
 
 
 class VanillaTransformerForCausalLM(VanillaTransformerGenerationMixin, VanillaTransformerLMHeadModel):
@@ -1582,13 +1287,7 @@ class VanillaTransformerForCausalLM(VanillaTransformerGenerationMixin, VanillaTr
         logits, loss = self.logits_and_loss(
             outputs.last_hidden_state, next_tokens, logits_to_keep, skip_logits, **kwargs
         )
-        return CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            cache=outputs.cache,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return CausalLMOutputWithPast(loss=loss, logits=logits, **beside_states(outputs))
 
 
 class VanillaTransformerForMaskedLM(VanillaTransformerLMHeadModel):
@@ -1624,12 +1323,7 @@ class VanillaTransformerForMaskedLM(VanillaTransformerLMHeadModel):
         )
         labels = ignore_padding_labels(labels, attention_mask)
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, skip_logits=skip_logits, **kwargs)
-        return MaskedLMOutput(
-            loss=loss,
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return MaskedLMOutput(loss=loss, logits=logits, **beside_states(outputs))
 
 
 class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
@@ -1699,7 +1393,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
         Args:
             labels: (B,) classes or numbers, or (B, num_labels) with 0 and 1 or numbers; see `classification_loss`.
         """
-        inputs = _exactly_one(input_ids, inputs_embeds)
+        inputs = exactly_one(input_ids, inputs_embeds)
         mask = attention_mask
         kwargs["use_cache"] = False
         if self.config.is_encoder_decoder:
@@ -1721,20 +1415,8 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
         if labels is not None and labels.shape[0] != logits.shape[0]:
             raise ValueError(f"labels of shape {tuple(labels.shape)} do not fit {logits.shape[0]} rows.")
         loss = None if labels is None else self.classification_loss(logits, labels, **kwargs)
-        if not self.config.is_encoder_decoder:
-            return SequenceClassifierOutput(
-                loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-            )
-        return Seq2SeqSequenceClassifierOutput(
-            loss=loss,
-            logits=logits,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
+        kind = Seq2SeqSequenceClassifierOutput if self.config.is_encoder_decoder else SequenceClassifierOutput
+        return kind(loss=loss, logits=logits, **beside_states(outputs))
 
 
 class VanillaTransformerForTokenClassification(VanillaTransformerHeadModel):
@@ -1773,12 +1455,8 @@ class VanillaTransformerForTokenClassification(VanillaTransformerHeadModel):
         check_labels(labels, outputs.last_hidden_state.shape[:2])
         labels = ignore_padding_labels(labels, attention_mask)
         logits = self.score(self.dropout(outputs.last_hidden_state))
-        return TokenClassifierOutput(
-            loss=None if labels is None else smoothed_cross_entropy(logits, labels, **self._loss_options(kwargs)),
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        loss = None if labels is None else smoothed_cross_entropy(logits, labels, **self._loss_options(kwargs))
+        return TokenClassifierOutput(loss=loss, logits=logits, **beside_states(outputs))
 
 
 class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
@@ -1838,11 +1516,7 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
                 losses.append(smoothed_cross_entropy(position_logits, positions, num_items_in_batch=count))
             loss = sum(losses) / 2
         return QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=start_logits,
-            end_logits=end_logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
+            loss=loss, start_logits=start_logits, end_logits=end_logits, **beside_states(outputs)
         )
 
 

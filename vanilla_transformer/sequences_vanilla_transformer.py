@@ -1,9 +1,8 @@
 # Copyright 2026 The vanilla_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Several sequences in one row: packed ones, and those of a padded batch without their padding.
+"""The sequences of a batch: positions and masks, several of them packed in a row, and all of them without their padding.
 
-A checkpoint carries this file to the Hub beside the modeling file, so it imports only transformers and torch.
-
-Shapes: (B, T) a batch, N all its tokens in one long row, S the tokens of a source, D hidden_size.
+Shapes as in the modeling file: B batch, T target or only sequence, S source, D hidden_size; N all tokens of a batch in one
+row, without padding.
 """
 
 from collections.abc import Callable
@@ -15,13 +14,96 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from transformers.masking_utils import find_packed_sequence_indices
+from transformers.utils.generic import is_flash_attention_requested
 from transformers.utils.import_utils import is_tracing
+
+# ------------------------------------------------------------------------------------------------- inputs and masks
+
+
+def can_inspect_values(ids: torch.Tensor) -> bool:
+    """Whether ids can be checked: reading a value off an accelerator would stall it, and a traced tensor has none."""
+    return ids.device.type == "cpu" and ids.numel() > 0 and not is_tracing(ids)
+
+
+def exactly_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> torch.Tensor:
+    """Return the one of the two that is given.
+
+    Raises:
+        ValueError: for none, for both, and for one of other axes or without a token.
+    """
+    if (input_ids is None) == (inputs_embeds is None):
+        sentence = f"give exactly one of {prefix}input_ids and {prefix}inputs_embeds"
+        if prefix and input_ids is None:
+            sentence += (
+                ", or labels; where a Trainer with label_smoothing_factor has taken the labels out of the batch, give its "
+                "collator the model, as in DataCollatorForSeq2Seq(tokenizer, model=model), or set label_smoothing in the "
+                "config instead"
+            )
+        raise ValueError(f"{sentence}.")
+    name, inputs, axes = "input_ids", input_ids, "(batch, tokens)"
+    if inputs_embeds is not None:
+        name, inputs, axes = "inputs_embeds", inputs_embeds, "(batch, tokens, width)"
+    if inputs.dim() != axes.count(",") + 1:
+        raise ValueError(f"{prefix}{name} of shape {tuple(inputs.shape)} must be {axes}.")
+    if inputs.numel() == 0 and not is_tracing(inputs):  # attention backends differ in what they make of nothing
+        raise ValueError(f"{prefix}{name} of shape {tuple(inputs.shape)} hold no token.")
+    return inputs
+
+
+def check_ids(ids: torch.Tensor, size: int, sentence: str) -> None:
+    """Refuse ids that are no rows of a table of `size`, with a sentence that has places for the id and the size."""
+    if ids.is_floating_point():
+        raise ValueError(f"token ids are integers, not {ids.dtype}; give embeddings as inputs_embeds.")
+    if can_inspect_values(ids):
+        lowest, highest = ids.aminmax()
+        if lowest < 0 or highest >= size:
+            raise ValueError(sentence.format(int(lowest if lowest < 0 else highest), size))
+
+
+def is_padding_mask(mask: Any) -> bool:
+    """Whether a mask is (B, T), 1 for tokens and 0 for padding, and not a ready one of attention or none at all."""
+    return isinstance(mask, torch.Tensor) and mask.dim() == 2
+
+
+def check_mask(name: str, mask: Any, queries: int, keys: int, tokens: int | None) -> None:
+    """Refuse a mask that does not fit, which could else be broadcast or filled up in silence.
+
+    Args:
+        name: of the argument, for the error.
+        mask: (B, tokens), or (B, 1 or H, queries, keys); anything but a tensor is transformers' own.
+        queries: number of positions that attend.
+        keys: number of keys that attention will see; a static cache holds room for later ones.
+        tokens: number of tokens so far; `None` where that is not known without waiting for an accelerator.
+    """
+    if not isinstance(mask, torch.Tensor):
+        return
+    fits = mask.dim() == 2 and tokens in (None, mask.shape[1])
+    if not fits and not (mask.dim() == 4 and mask.shape[2:] == (queries, keys)):
+        raise ValueError(
+            f"{name} of shape {tuple(mask.shape)} does not fit: {queries} positions that attend to {keys} need "
+            f"(batch, {'tokens' if tokens is None else tokens}) or (batch, 1, {queries}, {keys})."
+        )
+
+
+def positions_from_mask(attention_mask: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:
+    """Return the position of every token in its own sequence, (B, T) or (1, T): padding on either side does not count.
+
+    Args:
+        attention_mask: (B, past + T), 1 for tokens; or `None`, or a ready 4D mask, where rows are taken as unpadded.
+        places: (T,), of the tokens in a row, those that are cached before them.
+    """
+    if is_padding_mask(attention_mask):
+        return (attention_mask.long().cumsum(-1) - 1).clamp(min=0).index_select(1, places)
+    return places.unsqueeze(0)
+
+
+# ----------------------------------------------------------------------------------- several sequences packed in a row
 
 
 def packed_sequences(position_ids: torch.Tensor | None, mask: Any, batch_size: int) -> torch.Tensor | None:
-    """Which of several sequences in a row each token belongs to: (B, T); `None` where every row is one sequence.
+    """Return which of several sequences in a row each token belongs to: (B, T); `None` where every row is one sequence.
 
-    As everywhere in transformers, sequences are packed where there is no mask and `position_ids` start anew.
+    As everywhere in transformers, sequences are packed where there is no mask and `position_ids` start again.
     """
     if position_ids is None or mask is not None:
         return None
@@ -33,36 +115,26 @@ def sequence_starts(position_ids: torch.Tensor | None, mask: Any, batch_size: in
 
     Without a mask, and beside a 4D one, which may be of blocks, positions start again; a mask (B, T) is followed itself.
     """
-    if isinstance(mask, torch.Tensor) and mask.dim() == 2:
+    if is_padding_mask(mask):
         return (mask != 0) & (mask.long().cumsum(-1) == 1)
     if position_ids is None:
         return None
     if mask is not None:
         return position_ids.expand(batch_size, -1) == 0
-    packed = find_packed_sequence_indices(position_ids.expand(batch_size, -1))
+    packed = packed_sequences(position_ids, mask, batch_size)
     # none in a traced graph, and where every row is one sequence
     return None if packed is None else nn.functional.pad(packed.diff(dim=-1) != 0, (1, 0), value=True)
 
 
-def check_rows(targets: torch.Tensor, sources: torch.Tensor) -> None:
-    """Refuse sources (B or 1, S, ...) that are not one for each row of targets (B, T, ...), or one for all.
-
-    Raises:
-        ValueError: naming both numbers.
-    """
-    if len(sources) not in (1, len(targets)):
-        raise ValueError(f"{len(sources)} sources do not fit {len(targets)} rows of targets.")
+def same_sequence(of_queries: torch.Tensor | None, of_keys: torch.Tensor | None) -> Callable | None:
+    """Return for transformers' masks that a token attends to its own of [`packed_sequences`] alone; `None` for no such."""
+    if of_queries is None or of_keys is None:
+        return None
+    return lambda batch, head, query, key: of_queries[batch, query] == of_keys[batch, key]
 
 
 def check_pairs(targets: torch.Tensor | None, sources: torch.Tensor | None) -> None:
-    """Refuse rows whose targets are not as many as their sources.
-
-    Args:
-        targets, sources: (B, T) and (B, S), as from [`packed_sequences`].
-
-    Raises:
-        ValueError: where one side alone is packed, or a row has more sequences on one side than on the other.
-    """
+    """Refuse rows whose targets (B, T) are not as many as their sources (B, S), both as from [`packed_sequences`]."""
     if (targets is None) != (sources is None):
         raise ValueError("where rows hold several pairs, position_ids and decoder_position_ids both start anew.")
     if targets is None or sources is None or is_tracing(targets):
@@ -75,59 +147,60 @@ def check_pairs(targets: torch.Tensor | None, sources: torch.Tensor | None) -> N
         )
 
 
-def has_gaps(mask: Any) -> bool:
-    """Whether a row of a mask (B, T) has tokens on both sides of what it leaves out."""
-    if not isinstance(mask, torch.Tensor) or mask.dim() != 2:
-        return False
-    steps = nn.functional.pad(mask.bool(), (1, 1)).int().diff(dim=1)
-    return bool(((steps == 1).sum(1) > 1).any())
+# ------------------------------------------------------------------------------------------------- layout of a batch
 
 
-def same_sequence(of_queries: torch.Tensor, of_keys: torch.Tensor) -> Callable:
-    """For transformers' mask functions: a token attends to its own sequence alone."""
-    return lambda batch, head, query, key: of_queries[batch, query] == of_keys[batch, key]
+class PaddedBatch:
+    """A batch that the layers get as it is."""
+
+    lengths: list[int] | None = None
+
+    def unpad(self, rows: torch.Tensor | None) -> torch.Tensor | None:
+        """Return the rows as they are."""
+        return rows
+
+    def pad(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the states as they are."""
+        return states
 
 
-class PaddingFreeBatch:
-    """The tokens of a batch as one long row, sequence after sequence without padding, and the way back.
+class PaddingFreeBatch(PaddedBatch):
+    """The tokens of a batch as one row, sequence after sequence without padding, and the way back.
 
     Padding costs a layer as much as tokens do. Where attention can be told which tokens belong together, the layers get
     the tokens alone.
 
     Args:
         shape: B and T of the batch.
-        lengths: number of tokens of each sequence, in the order of the long row.
-        index: (N,), where each token of the long row stands among the B x T; `None` where nothing is left out.
+        lengths: number of tokens of each sequence, in their order in the row.
+        index: (N,), where each token of the row stands among the B x T; `None` where nothing is left out.
     """
 
     def __init__(self, shape: torch.Size, lengths: list[int], index: torch.Tensor | None):
-        self.shape = shape
-        self.lengths = lengths
-        self.index = index
+        self.shape, self.lengths, self.index = shape, lengths, index
 
     @classmethod
     def from_mask(cls, mask: torch.Tensor, order: list[int]) -> "PaddingFreeBatch":
-        """Of rows with padding anywhere: `mask` (B, T), true for tokens. `order`: which rows, one after another."""
+        """Take rows with padding anywhere: `mask` (B, T), true for tokens. `order`: which rows, one after another."""
         rows = torch.tensor(order, device=mask.device)
         place, column = mask[rows].nonzero().unbind(-1)
         return cls(mask.shape, mask[rows].sum(1).tolist(), rows[place] * mask.shape[1] + column)
 
     @classmethod
     def from_packed(cls, packed: torch.Tensor) -> "PaddingFreeBatch":
-        """Of rows that hold several sequences each: `packed` (B, T) as from `packed_sequences`."""
+        """Take rows that hold several sequences each: `packed` (B, T) as from `packed_sequences`."""
         starts = nn.functional.pad(packed.diff(dim=-1) != 0, (1, 0), value=True).flatten().nonzero().squeeze(-1)
-        lengths = starts.diff(append=starts.new_tensor([packed.numel()])).tolist()
-        return cls(packed.shape, lengths, None)
+        return cls(packed.shape, starts.diff(append=starts.new_tensor([packed.numel()])).tolist(), None)
 
     def unpad(self, rows: torch.Tensor | None) -> torch.Tensor | None:
-        """(B or 1, T, ...) to (1, N, ...)."""
+        """Return (B or 1, T, ...) as (1, N, ...)."""
         if rows is None:
             return None
         flat = rows.expand(self.shape[0], *rows.shape[1:]).flatten(0, 1)
         return (flat if self.index is None else flat.index_select(0, self.index)).unsqueeze(0)
 
     def pad(self, states: torch.Tensor) -> torch.Tensor:
-        """(1, N, D) to (B, T, D), zero where there is no token."""
+        """Return (1, N, D) as (B, T, D), zero where there is no token."""
         if self.index is None:
             return states.unflatten(1, self.shape).squeeze(0)
         empty = states.new_zeros(self.shape.numel(), states.shape[-1])
@@ -135,7 +208,7 @@ class PaddingFreeBatch:
 
 
 def unpad_batches(*batches: tuple[torch.Tensor, Any]) -> list[PaddingFreeBatch]:
-    """Sequences, or targets and the sources that they attend to, as long rows of the same order.
+    """Return sequences, or targets and the sources that they attend to, as rows of the same order without padding.
 
     Args:
         batches: inputs (B, T, ...) and their mask (B, T), or `None` for a mask without padding.
@@ -145,9 +218,7 @@ def unpad_batches(*batches: tuple[torch.Tensor, Any]) -> list[PaddingFreeBatch]:
         where a mask says more than that, or where a target has no source.
     """
     given = [mask for _, mask in batches if mask is not None]
-    if any(not isinstance(mask, torch.Tensor) or mask.dim() != 2 for mask in given):
-        return []
-    if not any(not mask.all() and mask.any() for mask in given):
+    if not all(map(is_padding_mask, given)) or not any(not mask.all() and mask.any() for mask in given):
         return []
     masks = [inputs.new_ones(inputs.shape[:2]).bool() if mask is None else mask.bool() for inputs, mask in batches]
     lengths = list(zip(*(mask.sum(1).tolist() for mask in masks), strict=True))
@@ -158,13 +229,58 @@ def unpad_batches(*batches: tuple[torch.Tensor, Any]) -> list[PaddingFreeBatch]:
     return [PaddingFreeBatch.from_mask(mask, order) for mask in masks]
 
 
+def has_gaps(mask: Any) -> bool:
+    """Whether a row of a mask (B, T) has tokens on both sides of what it leaves out."""
+    if not is_padding_mask(mask):
+        return False
+    steps = nn.functional.pad(mask.bool(), (1, 1)).int().diff(dim=1)
+    return bool(((steps == 1).sum(1) > 1).any())
+
+
+def supports_varlen(config: Any, inputs: torch.Tensor, kwargs: dict[str, Any]) -> bool:
+    """Whether attention can go sequence by sequence: with flash attention, and with sdpa on a CPU.
+
+    Not where the states of all layers are wanted, which have the shape of the batch; nor in a graph, whose shapes would
+    depend on the data. Elsewhere a mask keeps sequences apart.
+
+    Args:
+        kwargs: of the forward.
+    """
+    wanted = ("output_hidden_states", "output_attentions")
+    if any(kwargs.get(name, getattr(config, name, False)) for name in wanted) or is_tracing(inputs):
+        return False
+    on_cpu = config._attn_implementation == "sdpa" and inputs.device.type == "cpu"
+    return on_cpu or is_flash_attention_requested(config)
+
+
+def choose_layouts(
+    config: Any, training: bool, kwargs: dict[str, Any], target: tuple, source: tuple | None = None
+) -> tuple[PaddedBatch, PaddedBatch]:
+    """Return inputs and the sources that they attend to, without padding where they are packed or, in training, padded.
+
+    Args:
+        kwargs: of the forward.
+        target, source: the tensor (B, T, ...), its mask, and its [`packed_sequences`].
+    """
+    inputs, mask, packed = target
+    batches = [target] if source is None else [target, source]
+    found: list[Any] = []
+    if supports_varlen(config, inputs, kwargs):
+        if packed is not None:
+            found = [PaddingFreeBatch.from_packed(sequences) for *_, sequences in batches]
+        # where distances count, they count the padding between tokens
+        elif training and not (config.uses_relative_positions and has_gaps(mask)):
+            found = unpad_batches(*(batch[:2] for batch in batches))
+    return (*found, PaddedBatch(), PaddedBatch())[:2]
+
+
 class Block(NamedTuple):
-    """Neighbours in a long row that are attended to as one dense batch.
+    """Neighbours in a row that are attended to as one dense batch.
 
     Attributes:
         sequences: their number.
         queries, keys: length of each, in tokens.
-        key_index: (sequences * keys,), where the keys stand in the long row; `None` where they stand in order.
+        key_index: (sequences * keys,), where the keys stand in the row; `None` where they stand in order.
         mask: (sequences, 1, 1, keys), added to the scores of shorter ones.
     """
 
@@ -177,7 +293,7 @@ class Block(NamedTuple):
 
 @dataclass
 class SequenceLengths:
-    """Which keys the queries of a long row attend to: those of the i-th sequence to those of the i-th sequence.
+    """Which keys the queries of a row attend to: those of the i-th sequence to those of the i-th sequence.
 
     Attributes:
         queries, keys: number of tokens of each sequence.
@@ -186,6 +302,11 @@ class SequenceLengths:
     queries: list[int]
     keys: list[int]
     _bounds: list[torch.Tensor] | None = field(default=None, init=False, repr=False)
+
+    @classmethod
+    def of(cls, targets: PaddedBatch, sources: PaddedBatch) -> "SequenceLengths | None":
+        """Return those of two batches; `None` where they have padding, and a mask says what is attended to."""
+        return None if targets.lengths is None or sources.lengths is None else cls(targets.lengths, sources.lengths)
 
     @cached_property
     def blocks(self) -> list[Block]:
@@ -208,7 +329,7 @@ class SequenceLengths:
         return blocks
 
     def for_flash_attention(self, device: torch.device) -> dict[str, Any]:
-        """The arguments by which transformers runs the variable-length kernels of flash attention; once for all layers."""
+        """Return the arguments by which transformers runs flash attention's varlen kernels; once for all layers."""
         if self._bounds is None:
             cumulated = (torch.tensor([0, *lengths]).cumsum(0).int() for lengths in (self.queries, self.keys))
             self._bounds = [bounds.to(device) for bounds in cumulated]

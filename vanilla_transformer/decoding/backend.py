@@ -72,8 +72,7 @@ class FastDecoding:
             return None
         stack = prepared_weights(model, model.decoding_dtype).encoder
         assert stack is not None
-        encoder = model.model.encoder
-        encoder._check_ids(ids, encoder.embed_tokens, "token id {} is outside the vocabulary of {} tokens.")
+        model.model.encoder.check_token_ids(ids)
         positions = torch.arange(ids.shape[1]).expand_as(ids)
         if mask is not None and bool(mask.all()):
             mask = None
@@ -113,8 +112,7 @@ class FastDecoding:
             engine.read_source(inputs["encoder_outputs"][0][::beams], mask)
             mask = inputs.get("decoder_attention_mask")
             mask = None if mask is None else mask[::beams]
-        decoder = model.model.decoder
-        decoder._check_ids(prompts, decoder.embed_tokens, "token id {} is outside the vocabulary of {} tokens.")
+        model.model.decoder.check_token_ids(prompts)
         logits = engine.read_prompt(prompts, mask)
         if beams > 1:
             search = BeamSearch(model, engine, input_ids, logits_processor, stopping_criteria, generation_config)

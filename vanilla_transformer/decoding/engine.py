@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import embedding
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from ..modeling_vanilla_transformer import apply_rotary_pos_emb
+from ..positions_vanilla_transformer import apply_rotary_pos_emb
 from .cache import FIRST_STEPS, KeyValueCache, Visibility
 from .weights import PreparedWeights, StackWeights
 

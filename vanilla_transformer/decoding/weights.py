@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..modeling_vanilla_transformer import alibi_slopes, relative_buckets, rotary_embeddings, sinusoidal_encoding
+from ..modeling_vanilla_transformer import sinusoidal_encoding
+from ..positions_vanilla_transformer import alibi_slopes, relative_buckets, rotary_embeddings
 from .products import Product, RowsProduct
 
 Function = Callable[[torch.Tensor], torch.Tensor]

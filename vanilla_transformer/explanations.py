@@ -1,4 +1,3 @@
-# Copyright 2026 The vanilla_transformer authors. Licensed under the Apache License, Version 2.0.
 """What each deviation from the paper's base model changes, and where it comes from: data, and the text made of them."""
 
 from collections.abc import Callable

@@ -1,4 +1,3 @@
-# Copyright 2026 The vanilla_transformer authors. Licensed under the Apache License, Version 2.0.
 """Published models as configurations: the fields in which each differs from the paper's base model, and its source.
 
 Every field that the published configuration determines is set; what it says nothing of is the default's, such as label
