@@ -21,16 +21,17 @@ from runs import recipe_values
 from tiny import tiny_model
 from vanilla_transformer import cli
 from vanilla_transformer.conversion import ConversionError, from_transformers, to_transformers
+from vanilla_transformer.conversion.architecture_adapter import differences, shape_of
 from vanilla_transformer.conversion.families import FAMILIES
-from vanilla_transformer.conversion.family import differences, shape_of
 from vanilla_transformer.conversion.folders import convert_folder
-from vanilla_transformer.conversion.verify import check_equality, measure_equality
+from vanilla_transformer.conversion.parity import check_parity, measure_parity
 from vanilla_transformer.data.files import existing_file, load_hub
 from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.hub import model_files
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
 from vanilla_transformer.runs.averaging import average_checkpoints
 from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.utils.log import no_log
 
 # weights of theirs that no layer reads, so that they do not come back
 UNREAD = {"bart-scaled-untied": {"model.shared.weight"}, "bert-untied": {"cls.predictions.bias"}}
@@ -41,7 +42,7 @@ def silent(line):
 
 
 def convert(model, lines=None):
-    return from_transformers(model, report=silent if lines is None else lines.append)
+    return from_transformers(model, log=silent if lines is None else lines.append)
 
 
 def assert_same_weights(one, other, but=frozenset()):
@@ -54,12 +55,12 @@ def test_same_outputs_and_back_bit_by_bit(name):
     """Tiny: logits, hidden states, generated tokens; and the round trip, from either side."""
     theirs = build(name)
     ours = convert(theirs, [])
-    measured = measure_equality(theirs, ours)
+    measured = measure_parity(theirs, ours)
     assert measured.holds(), str(measured)
     if theirs.can_generate():
         assert measured.generated == {"greedy": True, "4 beams": True}
 
-    back = to_transformers(ours, theirs.config.model_type, report=silent)
+    back = to_transformers(ours, theirs.config.model_type, log=silent)
     assert type(back) is type(theirs)
     assert_same_weights(theirs.state_dict(), back.state_dict(), UNREAD.get(name, set()))
     again = convert(back, [])
@@ -74,7 +75,7 @@ def test_same_outputs_at_the_published_depth(name):
     # the published spread of initial weights, too
     spread = {"init_std": 0.02, "initializer_range": 0.02}
     theirs = case.model(case.depth, **{key: value for key, value in spread.items() if key in case.settings})
-    measured = check_equality(theirs, convert(theirs, []))
+    measured = check_parity(theirs, convert(theirs, []))
     assert measured.logits <= 1e-4 and measured.states <= 1e-4
 
 
@@ -93,9 +94,9 @@ def test_every_weight_counts_in_the_check(name):
         if weight.endswith("embed_positions.weight"):
             # only the first rows are read by short sequences
             tensor[12:] = before[12:]
-        assert not measure_equality(theirs, ours).holds(), weight
+        assert not measure_parity(theirs, ours).holds(), weight
         tensor.copy_(before)
-    assert measure_equality(theirs, ours).holds()
+    assert measure_parity(theirs, ours).holds()
 
 
 def test_a_difference_is_an_error():
@@ -106,10 +107,10 @@ def test_a_difference_is_an_error():
     with pytest.raises(
         ConversionError, match="MarianMTModel and VanillaTransformerForConditionalGeneration do not compute"
     ):
-        check_equality(theirs, ours)
+        check_parity(theirs, ours)
     with torch.no_grad():
         ours.model.decoder.layers[1].cross_attn.v_proj.weight[0, 0] = torch.nan
-    assert not measure_equality(theirs, ours).holds()
+    assert not measure_parity(theirs, ours).holds()
 
 
 def test_left_padding_alone_is_compared_with_the_row_by_itself():
@@ -146,7 +147,7 @@ def test_settings_of_generation_go_along(name, tmp_path):
     tokens = torch.randint(4, 50, (3, 5), generator=torch.Generator().manual_seed(1))
     assert ours.generation_config.bad_words_ids == [[5], [17, 18]]
     assert torch.equal(theirs.generate(tokens), ours.generate(tokens))
-    back = to_transformers(ours, theirs.config.model_type, report=silent)
+    back = to_transformers(ours, theirs.config.model_type, log=silent)
     assert torch.equal(theirs.generate(tokens), back.generate(tokens))
 
 
@@ -161,9 +162,9 @@ def test_half_precision_is_kept_bit_by_bit(name, tmp_path):
     theirs = getattr(transformers, ALL_MODELS[name].class_name).from_pretrained(tmp_path, dtype=torch.bfloat16)
     ours = convert(theirs)
     assert {tensor.dtype for tensor in ours.state_dict().values()} == {torch.bfloat16}
-    back = to_transformers(ours, name, report=silent)
+    back = to_transformers(ours, name, log=silent)
     assert_same_weights(theirs.state_dict(), back.state_dict())
-    assert measure_equality(theirs, ours).holds()
+    assert measure_parity(theirs, ours).holds()
     assert theirs.dtype == ours.dtype == torch.bfloat16  # measured on copies
 
 
@@ -234,7 +235,7 @@ def test_presets_are_what_published_configurations_become(preset):
     name, settings = PUBLISHED[preset]
     family = FAMILIES[name]
     model_class = getattr(transformers, next(iter(family.heads)))
-    ours = vt.VanillaTransformerConfig(**family.fields(model_class.config_class(**settings)))
+    ours = vt.VanillaTransformerConfig(**family.target_fields(model_class.config_class(**settings)))
     expected = vt.VanillaTransformerConfig.from_preset(preset)
     assert differences(shape_of(ours, True), shape_of(expected, True)) == []
 
@@ -272,7 +273,7 @@ def test_settings_that_matter_only_in_training_are_told():
     ours = convert(build("bert"))
     ours.config.activation_dropout = 0.3
     lines = []
-    to_transformers(ours, "bert", report=lines.append)
+    to_transformers(ours, "bert", log=lines.append)
     assert lines == ["activation_dropout=0.3 is left out: bert has no such setting."]
 
 
@@ -345,7 +346,7 @@ def test_weights_that_lack_or_have_no_place_stop_the_conversion(change, said, tm
     build("llama").save_pretrained(tmp_path / "theirs")
     change_weights(tmp_path / "theirs", change)
     with pytest.raises(ConversionError, match=said):
-        from_transformers(tmp_path / "theirs", report=silent)
+        from_transformers(tmp_path / "theirs", log=silent)
 
 
 def test_weights_that_a_checkpoint_has_beside_are_dropped_with_a_word(tmp_path):
@@ -355,7 +356,7 @@ def test_weights_that_a_checkpoint_has_beside_are_dropped_with_a_word(tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": ["BertForMaskedLM"]}))
     lines = []
-    ours = from_transformers(tmp_path, report=lines.append)
+    ours = from_transformers(tmp_path, log=lines.append)
     assert {line.partition(",")[0] for line in lines} == {
         "bert.pooler.dense.bias",
         "cls.seq_relationship.bias",
@@ -404,7 +405,7 @@ def test_models_of_our_own_find_a_family(family, fields, tmp_path):
     assert theirs.config.model_type == family
     theirs.save_pretrained(tmp_path)
     loaded = type(theirs).from_pretrained(tmp_path)
-    check_equality(loaded, ours)
+    check_parity(loaded, ours)
     assert_same_weights(ours.state_dict(), from_transformers(loaded).state_dict())
 
 
@@ -444,13 +445,13 @@ def test_models_in_half_precision_are_compared_in_float32(name, dtype, tmp_path)
     theirs = build(name).to(dtype)
     ours = convert(theirs)
     assert ours.dtype == dtype
-    measured = measure_equality(theirs, ours)
+    measured = measure_parity(theirs, ours)
     assert measured.holds() and measured.generated == {"greedy": True, "4 beams": True}, str(measured)
-    back = to_transformers(ours, name, report=silent)
+    back = to_transformers(ours, name, log=silent)
     assert_same_weights(theirs.state_dict(), back.state_dict())
     with torch.no_grad():
         ours.model.state_dict()[max(n for n in ours.model.state_dict() if n.endswith("down_proj.weight"))][0] += 0.1
-    assert not measure_equality(theirs, ours).holds()
+    assert not measure_parity(theirs, ours).holds()
 
 
 @pytest.mark.parametrize(
@@ -465,9 +466,24 @@ def test_class_names_of_earlier_years_are_read_as_transformers_reads_them(name, 
     if class_name is None:
         (tmp_path / "theirs" / "config.json").write_text(json.dumps({**config, "architectures": None}))
     lines = []
-    convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lines.append)
-    assert any(f"names the class {class_name}" in line for line in lines) == (class_name is not None)
+    convert_folder(tmp_path / "theirs", tmp_path / "ours", log=lines.append)
+    today = (
+        f"{tmp_path / 'theirs'} names the class {class_name}, which is {type(theirs).__name__} in transformers today."
+    )
+    assert [line for line in lines if "names the class" in line] == [today] * (class_name is not None)
     assert any(line.startswith("checked: ") for line in lines)
+
+
+def test_a_class_that_transformers_never_had_is_refused(tmp_path, capsys):
+    save_with_tokenizer("gpt2", tmp_path / "theirs")
+    configure(architectures=["Foo"])(tmp_path / "theirs")
+    capsys.readouterr()
+    assert run(tmp_path / "theirs", tmp_path / "ours") == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"error: {tmp_path / 'theirs'} names the class 'Foo', which transformers does not have; set architectures in its "
+        "config.json to one of GPT2LMHeadModel, GPT2Model."
+    )
+    assert not (tmp_path / "ours").exists()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5", "marian"])
@@ -511,11 +527,11 @@ def test_every_field_is_held_or_refused(family, name, fields):
     config = vt.VanillaTransformerConfig(**{**config.to_dict(), **fields})
     ours = getattr(vt, FAMILIES[family].heads[LANGUAGE_MODELS[name].class_name])(config).eval()
     try:
-        theirs = to_transformers(ours, family, report=silent)
+        theirs = to_transformers(ours, family, log=silent)
     except ConversionError as error:
         assert next(iter(fields)) in str(error)
     else:
-        check_equality(theirs, ours)
+        check_parity(theirs, ours)
 
 
 # ------------------------------------------------------------------------------------------------------------ command
@@ -557,7 +573,7 @@ def test_the_command_leaves_nothing_where_outputs_differ(tmp_path, capsys, monke
             model.model.decoder.layers[0].feed_forward.down_proj.bias += 0.01
         return model
 
-    monkeypatch.setattr(folders, "from_transformers", wrong)
+    monkeypatch.setattr(folders.convert, "from_transformers", wrong)
     assert run(tmp_path / "theirs", tmp_path / "ours") == 2
     assert "do not compute the same" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
@@ -606,13 +622,13 @@ def test_a_revision_on_the_hub(tmp_path):
             assert done.returncode == 0, done.stderr
             ours = vt.VanillaTransformerForCausalLM.from_pretrained(tmp_path / f"of-{name}")
             theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / name)
-            check_equality(theirs, ours)
+            check_parity(theirs, ours)
 
 
 def test_a_model_without_tokenizer_is_converted_with_a_word(tmp_path):
     build("bert").save_pretrained(tmp_path / "theirs")
     lines = []
-    convert_folder(tmp_path / "theirs", tmp_path / "deep" / "ours", say=lines.append)
+    convert_folder(tmp_path / "theirs", tmp_path / "deep" / "ours", log=lines.append)
     assert any("has no tokenizer" in line for line in lines)
     assert (tmp_path / "deep" / "ours" / "model.safetensors").is_file()
 
@@ -621,7 +637,7 @@ def test_a_tokenizer_that_needs_another_package_says_so(tmp_path, monkeypatch):
     fsmt_of_two_vocabularies(tmp_path / "theirs")
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(ConversionError, match="needs sacremoses, which is not installed; `pip install sacremoses`"):
-        convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lambda line: None)
+        convert_folder(tmp_path / "theirs", tmp_path / "ours", log=no_log)
     assert not (tmp_path / "ours").exists()
 
 
@@ -633,9 +649,9 @@ def test_folders_there_and_back(name, tmp_path):
     theirs = build(name)
     theirs.save_pretrained(tmp_path / "theirs")
     lines = []
-    convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lines.append)
+    convert_folder(tmp_path / "theirs", tmp_path / "ours", log=lines.append)
     convert_folder(
-        tmp_path / "ours", tmp_path / "back", to_transformers=True, family=theirs.config.model_type, say=lines.append
+        tmp_path / "ours", tmp_path / "back", to_transformers=True, family=theirs.config.model_type, log=lines.append
     )
     assert sum(line.startswith("checked: largest difference") for line in lines) == 2
     back = type(theirs).from_pretrained(tmp_path / "back")
@@ -664,7 +680,7 @@ def test_pickled_weights_are_read_as_data_alone(tmp_path, capsys):
     torch.save(theirs.state_dict(), pickled)
     assert run(tmp_path / "theirs", tmp_path / "ours") == 0
     ours = vt.VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "ours")
-    check_equality(theirs, ours)
+    check_parity(theirs, ours)
     torch.save({**theirs.state_dict(), "evil": Evil(tmp_path / "done")}, pickled)
     capsys.readouterr()
     assert run(tmp_path / "theirs", tmp_path / "other") == 2
@@ -728,7 +744,7 @@ def test_damaged_folders_end_in_one_sentence(direction, damage, tmp_path, capsys
     theirs = save_with_tokenizer("gpt2", tmp_path / "model")
     options = []
     if direction == "to-theirs":
-        from_transformers(theirs, report=silent).save_pretrained(tmp_path / "model")
+        from_transformers(theirs, log=silent).save_pretrained(tmp_path / "model")
         options = ["--to-transformers"]
     change(tmp_path / "model")
     capsys.readouterr()
@@ -741,7 +757,10 @@ def test_damaged_folders_end_in_one_sentence(direction, damage, tmp_path, capsys
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda weights: weights.pop("model.decoder.norm.weight"), "there is no weight for model.decoder.norm.weight"),
+        (
+            lambda weights: weights.pop("model.decoder.norm.weight"),
+            "there is no weight for model.decoder.norm.weight",
+        ),
         (lambda weights: weights.update({"model.more": torch.zeros(2)}), "there is no place for model.more"),
         (
             lambda weights: weights.update({"model.decoder.norm.bias": torch.zeros(3)}),
@@ -788,19 +807,19 @@ def test_other_ways_to_search_are_kept_and_not_in_the_way_of_the_check(settings,
     path = tmp_path / "theirs" / "generation_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
     lines = []
-    convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lines.append)
+    convert_folder(tmp_path / "theirs", tmp_path / "ours", log=lines.append)
     assert any("greedy: the same tokens; 4 beams: the same tokens" in line for line in lines)
     kept = json.loads((tmp_path / "ours" / "generation_config.json").read_text())
     assert {name: kept[name] for name in settings} == settings
 
 
 def test_settings_of_generation_that_transformers_lacks_are_told(tmp_path):
-    ours = from_transformers(build("marian"), report=silent)
+    ours = from_transformers(build("marian"), log=silent)
     ours.generation_config.length_penalty = 0.6
     ours.generation_config.max_length_over_source = 50
     ours.generation_config.length_penalty_form = "gnmt"
     lines = []
-    theirs = to_transformers(ours, report=lines.append)
+    theirs = to_transformers(ours, log=lines.append)
     assert sorted(line.partition(" is left out")[0] for line in lines) == [
         "length_penalty_form='gnmt'",
         "max_length_over_source=50",
@@ -808,7 +827,7 @@ def test_settings_of_generation_that_transformers_lacks_are_told(tmp_path):
     assert theirs.generation_config.length_penalty == 0.6
     assert "gnmt" not in theirs.generation_config.to_json_string()
     assert ours.generation_config.max_length_over_source == 50
-    check_equality(theirs, ours)
+    check_parity(theirs, ours)
 
 
 @pytest.mark.parametrize("prefix", ["transformer.", ""])
@@ -822,7 +841,7 @@ def test_what_earlier_versions_saved_of_gpt2_is_left_out(prefix, tmp_path):
     weights[f"{prefix}h.1.attn.masked_bias"] = torch.tensor(-1e4)
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     lines = []
-    check_equality(theirs, from_transformers(tmp_path, report=lines.append))
+    check_parity(theirs, from_transformers(tmp_path, log=lines.append))
     assert lines == ["transformer.h.1.attn.masked_bias: left out, the score of what is masked."]
 
 
@@ -830,7 +849,7 @@ def test_what_earlier_versions_saved_of_gpt2_is_left_out(prefix, tmp_path):
 def test_models_of_few_positions_are_compared(name):
     size = {"n_positions": 8} if name == "gpt2" else {"max_position_embeddings": 8}
     theirs = build(name, **size)
-    check_equality(theirs, from_transformers(theirs, report=silent))
+    check_parity(theirs, from_transformers(theirs, log=silent))
 
 
 def test_folders_that_are_not_there_are_named(tmp_path, capsys, monkeypatch):
@@ -868,7 +887,7 @@ def test_the_tokenizer_of_the_target_side_goes_along(tmp_path):
     for folder, size in (("", 280), ("target_tokenizer", 290)):
         texts = [f"{n} cats and {n * n} dogs" for n in range(100)]
         train_tokenizer(texts, size).save_pretrained(tmp_path / "ours" / folder)
-    convert_folder(tmp_path / "ours", tmp_path / "theirs", to_transformers=True, say=lambda line: None)
+    convert_folder(tmp_path / "ours", tmp_path / "theirs", to_transformers=True, log=no_log)
     for folder, size in (("", 280), ("target_tokenizer", 290)):
         assert len(AutoTokenizer.from_pretrained(tmp_path / "theirs" / folder)) == size
 
@@ -943,7 +962,7 @@ def marian_of_two_vocabularies(folder, as_many=False):
 @pytest.mark.parametrize("make", [fsmt_of_two_vocabularies, marian_of_two_vocabularies])
 def test_two_vocabularies_of_as_many_tokens_are_two(tmp_path, make):
     make(tmp_path / "theirs", as_many=True)
-    convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lambda line: None)
+    convert_folder(tmp_path / "theirs", tmp_path / "ours", log=no_log)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
     translator = TextGenerator.from_pretrained(tmp_path / "ours")
     config = translator.model.config
@@ -952,13 +971,13 @@ def test_two_vocabularies_of_as_many_tokens_are_two(tmp_path, make):
     assert translator.tokenizer(source).input_ids == theirs(source).input_ids
     written = translator.target_tokenizer(text_target=target).input_ids
     assert theirs.decode(written, skip_special_tokens=True) == target
-    convert_folder(tmp_path / "ours", tmp_path / "back", to_transformers=True, say=lambda line: None)
+    convert_folder(tmp_path / "ours", tmp_path / "back", to_transformers=True, log=no_log)
 
 
 @pytest.mark.parametrize("make", [fsmt_of_two_vocabularies, marian_of_two_vocabularies])
 def test_a_tokenizer_with_two_vocabularies_becomes_one_for_each_side(tmp_path, make):
     make(tmp_path / "theirs")
-    convert_folder(tmp_path / "theirs", tmp_path / "ours", say=lambda line: None)
+    convert_folder(tmp_path / "theirs", tmp_path / "ours", log=no_log)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
     translator = TextGenerator.from_pretrained(tmp_path / "ours")
     source, target = SENTENCES["en"][3], SENTENCES["de"][3]
@@ -1035,7 +1054,7 @@ def test_the_home_of_nobody_is_not_there(tmp_path):
     values = recipe_values(tmp_path) | {"start_from": "~nobody-of-this-name/ours", "model": {}, "tokenizer": {}}
     for look in (
         lambda place: Recipe.from_dict(values),
-        lambda place: convert_folder(place, tmp_path / "theirs", say=lambda line: None),
+        lambda place: convert_folder(place, tmp_path / "theirs", log=no_log),
         TextGenerator.from_pretrained,
         cli._named_config,
         existing_file,

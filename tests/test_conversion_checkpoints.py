@@ -1,4 +1,4 @@
-"""Checkpoints of fairseq and OpenNMT-py, held against modules written from their published definitions."""
+"""Checkpoints of fairseq and OpenNMT-py, compared with modules written from their published definitions."""
 
 import pickle
 
@@ -13,6 +13,7 @@ from closeness import assert_close
 from tiny import randomise
 from vanilla_transformer.conversion import ConversionError, from_fairseq, from_opennmt, to_transformers
 from vanilla_transformer.conversion.folders import convert_folder
+from vanilla_transformer.utils.log import no_log
 
 PAD = reference_fairseq.PAD
 assert PAD == reference_opennmt.PAD
@@ -113,7 +114,7 @@ def test_fairseq_gives_the_same(name, version, tmp_path):
     weights = reference.state_dict()
     if version != "new":
         weights = reference_fairseq.old_names(weights, version)
-    ours = from_fairseq(fairseq_checkpoint(tmp_path / "checkpoint.pt", args, weights), report=silent)
+    ours = from_fairseq(fairseq_checkpoint(tmp_path / "checkpoint.pt", args, weights), log=silent)
     assert ours.config.tie_word_embeddings == (args.share_decoder_input_output_embed or args.share_all_embeddings)
     assert ours.config.has_shared_embeddings == args.share_all_embeddings
     assert_same_logits(reference, ours, ("right", "left"))
@@ -125,7 +126,7 @@ def test_opennmt_gives_the_same(name, tmp_path):
     """Padded on the right, where OpenNMT-py pads."""
     opt, reference, words = opennmt_model(**OPENNMT[name])
     torch.save(reference.checkpoint(opt, words), tmp_path / "model.pt")
-    ours = from_opennmt(tmp_path / "model.pt", report=silent)
+    ours = from_opennmt(tmp_path / "model.pt")
     assert ours.config.tie_word_embeddings == opt.share_decoder_embeddings
     assert ours.config.has_shared_embeddings == opt.share_embeddings
     assert (ours.config.pad_token_id, ours.config.bos_token_id, ours.config.eos_token_id) == (1, 2, 3)
@@ -137,10 +138,10 @@ def test_opennmt_gives_the_same(name, tmp_path):
 def test_the_same_at_real_depth(tmp_path):
     args, reference = fairseq_model(encoder_layers=6, decoder_layers=6)
     path = fairseq_checkpoint(tmp_path / "checkpoint.pt", args, reference.state_dict())
-    assert_same_logits(reference, from_fairseq(path, report=silent), ("right", "left"))
+    assert_same_logits(reference, from_fairseq(path, log=silent), ("right", "left"))
     opt, reference, words = opennmt_model(enc_layers=6, dec_layers=6)
     torch.save(reference.checkpoint(opt, words), tmp_path / "model.pt")
-    assert_same_logits(reference, from_opennmt(tmp_path / "model.pt", report=silent), ["right"])
+    assert_same_logits(reference, from_opennmt(tmp_path / "model.pt"), ["right"])
 
 
 def test_every_weight_of_a_checkpoint_counts(tmp_path):
@@ -216,7 +217,7 @@ def test_files_that_are_none(tmp_path):
         from_fairseq(tmp_path / "none.pt")
     for content in (b"", b"text", b"PK\x03\x04 cut off"):
         (tmp_path / "broken.pt").write_bytes(content)
-        with pytest.raises(ConversionError, match="no checkpoint of torch.save"):
+        with pytest.raises(ConversionError, match="is not a checkpoint of torch.save"):
             from_fairseq(tmp_path / "broken.pt")
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(ConversionError, match="no weights under 'model'"):
@@ -225,7 +226,7 @@ def test_files_that_are_none(tmp_path):
     weights = reference.state_dict()
     for name, value in (("encoder.more", 3), (7, torch.zeros(2))):
         fairseq_checkpoint(tmp_path / "no-weight.pt", args, {**weights, name: value})
-        with pytest.raises(ConversionError, match=f"{name!r}, under 'model', is no weight with a name"):
+        with pytest.raises(ConversionError, match=f"{name!r}, under 'model', is not a weight with a name"):
             from_fairseq(tmp_path / "no-weight.pt")
     fairseq_checkpoint(tmp_path / "bare.pt", args, {n: w for n, w in weights.items() if "encoder.layers" not in n})
     with pytest.raises(ConversionError, match="there is no layer 0 of the encoder"):
@@ -324,7 +325,7 @@ def test_the_command_reads_fairseq_with_its_dictionaries(tmp_path):
     source, target = (write_dictionary(tmp_path / f"dict.{side}.txt", n) for side, n in (("src", 46), ("trg", 40)))
     lines = []
     convert_folder(
-        path, tmp_path / "ours", kind="fairseq", source_dictionary=source, target_dictionary=target, say=lines.append
+        path, tmp_path / "ours", kind="fairseq", source_dictionary=source, target_dictionary=target, log=lines.append
     )
     assert any("all weights are placed" in line for line in lines)
     ours = vt.VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "ours")
@@ -337,7 +338,7 @@ def test_the_command_reads_fairseq_with_its_dictionaries(tmp_path):
     with pytest.raises(ConversionError, match="dict.trg.txt has 44 entries .* the encoder .* 50"):
         convert_folder(path, tmp_path / "other", kind="fairseq", source_dictionary=target)
     (tmp_path / "dict.src.txt").write_text("wort0 10\nno count\n")
-    with pytest.raises(ConversionError, match="dict.src.txt, line 2: 'no count' is no token and its count"):
+    with pytest.raises(ConversionError, match="dict.src.txt, line 2: 'no count' is not a token and its count"):
         convert_folder(path, tmp_path / "other", kind="fairseq", source_dictionary=source)
     assert not (tmp_path / "other").exists()
 
@@ -345,7 +346,7 @@ def test_the_command_reads_fairseq_with_its_dictionaries(tmp_path):
 def test_the_command_reads_opennmt_with_its_vocabularies(tmp_path):
     opt, reference, words = opennmt_model()
     torch.save(reference.checkpoint(opt, words), tmp_path / "model.pt")
-    convert_folder(tmp_path / "model.pt", tmp_path / "ours", kind="opennmt", say=lambda line: None)
+    convert_folder(tmp_path / "model.pt", tmp_path / "ours", kind="opennmt", log=no_log)
     ours = vt.VanillaTransformerForConditionalGeneration.from_pretrained(tmp_path / "ours")
     assert_same_logits(reference, ours, ["right"])
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "ours")

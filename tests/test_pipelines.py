@@ -38,6 +38,7 @@ from vanilla_transformer.generation.sentences import split_sentences, texts_with
 from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.pipelines import TranslationPipeline, register
 from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.utils.log import no_log
 
 pipeline = partial(any_pipeline, device="cpu")
 
@@ -249,8 +250,8 @@ def test_a_converted_model_keeps_the_prefixes_and_searches_of_its_tasks(tmp_path
     theirs = foreign("t5", tokenizer, task_specific_params=params)
     theirs.save_pretrained(tmp_path / "theirs")
     tokenizer.save_pretrained(tmp_path / "theirs")
-    convert_folder(tmp_path / "theirs", tmp_path / "ours", say=str)
-    convert_folder(tmp_path / "ours", tmp_path / "back", to_transformers=True, family="t5", say=str)
+    convert_folder(tmp_path / "theirs", tmp_path / "ours", log=no_log)
+    convert_folder(tmp_path / "ours", tmp_path / "back", to_transformers=True, family="t5", log=no_log)
     for task, text in (("translation_en_to_de", "sun dog"), ("summarization", "red dog tree")):
         expected = pipeline(task, model=theirs, tokenizer=tokenizer)(text)
         for folder in ("ours", "back"):

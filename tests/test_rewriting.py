@@ -8,8 +8,8 @@ from closeness import EXACT, assert_close
 from tiny import model_inputs, randomise, tiny_model
 from vanilla_transformer import cli
 from vanilla_transformer.conversion import ConversionError, to_transformers
+from vanilla_transformer.conversion.parity import measure_parity
 from vanilla_transformer.conversion.rewriting import REWRITINGS, rewrite_field
-from vanilla_transformer.conversion.verify import measure_equality
 
 TRANSLATOR, WRITER, ENCODER = "encoder-decoder", "decoder-only", "encoder-only"
 
@@ -68,9 +68,9 @@ def test_the_form_of_the_paper_becomes_a_class_of_transformers(architecture, fie
     """Logits within 1e-4 and the same tokens, also where the class fixes another eps of its norms."""
     lines = []
     model = randomise(tiny_model(architecture, **fields), scale=0.2).eval()
-    converted = to_transformers(model, family, report=lines.append)
+    converted = to_transformers(model, family, log=lines.append)
     assert type(converted) is theirs
-    measured = measure_equality(converted, model)
+    measured = measure_parity(converted, model)
     assert measured.holds() and all(measured.generated.values()), str(measured)
     changed = {line.partition("=")[0] for line in lines if "is written as" in line}
     assert "sinusoidal_form" in changed or "position_encoding" in changed
@@ -81,7 +81,7 @@ def test_the_form_of_the_paper_becomes_a_class_of_transformers(architecture, fie
 def test_a_model_that_a_class_holds_as_it_is_stays_bit_by_bit():
     lines = []
     model = tiny_model(sinusoidal_form="concatenated", output_bias="fixed", norm_eps=1e-5)
-    converted = to_transformers(model, report=lines.append)
+    converted = to_transformers(model, log=lines.append)
     assert not any("written as" in line for line in lines)
     assert_close(
         converted.model.encoder.embed_tokens.weight, model.model.encoder.embed_tokens.weight.detach(), atol=EXACT

@@ -488,7 +488,7 @@ def convert(
         source_dictionary=source_dictionary,
         target_dictionary=target_dictionary,
         trust_remote_code=trust_remote_code,
-        say=_log,
+        log=_log,
     )
 
 

@@ -1,12 +1,12 @@
 """The tokenizers of a model that is converted, saved beside the converted one."""
 
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from vanilla_transformer.conversion.weight_mapping import ConversionError
 from vanilla_transformer.loading import (
     TARGET_TOKENIZER,
     LoadingError,
@@ -15,19 +15,13 @@ from vanilla_transformer.loading import (
     has_tokenizer,
     load_tokenizer,
 )
-
-from .links import ConversionError
+from vanilla_transformer.utils.log import Log
 
 __all__ = ["copy_tokenizers"]
 
 
 def copy_tokenizers(
-    source: Source,
-    folder: Path,
-    *,
-    split: bool | None,
-    say: Callable[[str], Any],
-    trust_remote_code: bool = False,
+    source: Source, folder: Path, *, split: bool | None, log: Log, trust_remote_code: bool = False
 ) -> bool:
     """Save the tokenizer of a model, and that of its target side, beside the converted one.
 
@@ -44,7 +38,7 @@ def copy_tokenizers(
         ConversionError: for a tokenizer that cannot be loaded.
     """
     if not has_tokenizer(source):
-        say(f"{source} has no tokenizer, so neither has the converted model.")
+        log(f"{source} has no tokenizer, so neither has the converted model.")
         return False
     for subfolder in ("", TARGET_TOKENIZER):
         if subfolder and not has_target_tokenizer(source):
@@ -69,7 +63,7 @@ def copy_tokenizers(
 def _one_for_each_side(
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase] | None:
-    """FSMT's tokenizer, and Marian's with separate vocabularies, encode with one and decode with another vocabulary.
+    """Take apart a tokenizer that encodes with one vocabulary and decodes with another: FSMT's, and one kind of Marian's.
 
     Returns:
         A tokenizer of the same class for the source side, and one for the target side, each of which does both with its

@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from .links import ConversionError
+from vanilla_transformer.conversion.weight_mapping import ConversionError
 
 __all__ = ["FAIRSEQ_SPECIAL", "OPENNMT_SPECIAL", "fairseq_dictionary", "word_tokenizer"]
 
@@ -19,7 +19,7 @@ OPENNMT_SPECIAL = {"unk_token": "<unk>", "pad_token": "<blank>", "bos_token": "<
 
 
 def fairseq_dictionary(path: str | Path) -> list[str]:
-    """The tokens of a dictionary file of fairseq, the special ones first; the place is the id."""
+    """Return the tokens of a dictionary file of fairseq, the special ones first; the place is the id."""
     tokens = list(FAIRSEQ_SPECIAL.values())
     path = Path(path)
     if not path.is_file():
@@ -29,13 +29,13 @@ def fairseq_dictionary(path: str | Path) -> list[str]:
         for number, line in enumerate(stream, start=1):
             token, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
             if not token or not count.isdigit():
-                raise ConversionError(f"{path}, line {number}: {line.rstrip()!r:.60} is no token and its count.")
+                raise ConversionError(f"{path}, line {number}: {line.rstrip()!r:.60} is not a token and its count.")
             tokens.append(token)
     return tokens
 
 
 def word_tokenizer(tokens: list[str], special: dict[str, str], *, add_eos: bool) -> PreTrainedTokenizerFast:
-    """A tokenizer that splits at spaces and knows these tokens, whose places are their ids.
+    """Return a tokenizer that splits at spaces and knows these tokens, whose places are their ids.
 
     Args:
         special: names of the special tokens in transformers, and how they are written here.

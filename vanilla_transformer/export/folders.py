@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from vanilla_transformer.conversion.convert import load_ours
+from vanilla_transformer.conversion.exact_loading import load_vanilla_model
 from vanilla_transformer.conversion.folders import convert_folder
 from vanilla_transformer.generation.text_generator import encode_input, longest_source
 from vanilla_transformer.loading import TARGET_TOKENIZER, load_tokenizer, locate
@@ -69,12 +69,12 @@ def export_folder(
     if target == "transformers":
         if quantization != "float32":
             raise ExportError("--quantization has no effect for --to transformers; leave it out.")
-        return convert_folder(model, output, revision=revision, to_transformers=True, family=family, say=log)
+        return convert_folder(model, output, revision=revision, to_transformers=True, family=family, log=log)
     if family is not None:
         raise ExportError(f"--family has no effect for --to {target}; leave it out.")
     output = check_output_dir(output)
     source = locate(model, revision=revision)
-    loaded = load_ours(source).float()
+    loaded = load_vanilla_model(source).float()
     tokenizer = load_tokenizer(source)
     target_tokenizer = tokenizer
     if loaded.config.target_vocab_size is not None:

@@ -13,9 +13,10 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.conversion.convert import to_transformers
-from vanilla_transformer.conversion.links import ConversionError
+from vanilla_transformer.conversion.weight_mapping import ConversionError
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.utils.extras import needs
+from vanilla_transformer.utils.log import no_log
 
 from .errors import ExportError
 from .vocabulary import token_list
@@ -107,7 +108,7 @@ def _convert(model: VanillaTransformerPreTrainedModel) -> PreTrainedModel:
             "biases there."
         )
     try:
-        return to_transformers(model, family, report=lambda line: None)
+        return to_transformers(model, family, log=no_log)
     except ConversionError as error:
         raise ExportError(f"GGUF takes models as Llama or GPT-2 is, and {error}") from error
 

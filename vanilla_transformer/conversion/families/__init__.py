@@ -1,17 +1,20 @@
-"""The families of transformers' models whose weights our models can run, a table each."""
+"""The families of transformers' models whose weights our models can run, a table each.
 
-from .albert import ALBERT
-from .bart import BART
-from .bert import BERT
-from .electra import ELECTRA
-from .fsmt import FSMT
-from .gpt2 import GPT2
-from .llama import LLAMA
-from .marian import MARIAN
-from .pegasus import PEGASUS
-from .qwen2 import QWEN2
-from .roberta import ROBERTA
-from .t5 import T5
+How a further one is added stands in [`vanilla_transformer.conversion.architecture_adapter`].
+"""
+
+from vanilla_transformer.conversion.families.albert import ALBERT
+from vanilla_transformer.conversion.families.bart import BART
+from vanilla_transformer.conversion.families.bert import BERT
+from vanilla_transformer.conversion.families.electra import ELECTRA
+from vanilla_transformer.conversion.families.fsmt import FSMT
+from vanilla_transformer.conversion.families.gpt2 import GPT2
+from vanilla_transformer.conversion.families.llama import LLAMA
+from vanilla_transformer.conversion.families.marian import MARIAN
+from vanilla_transformer.conversion.families.pegasus import PEGASUS
+from vanilla_transformer.conversion.families.qwen2 import QWEN2
+from vanilla_transformer.conversion.families.roberta import ROBERTA
+from vanilla_transformer.conversion.families.t5 import T5
 
 __all__ = ["FAMILIES"]
 

@@ -4,14 +4,23 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from ..family import Family, Only
-from ..links import ConversionError, Link
-from .bert import FIXED, POOLER, POSITION_NUMBERS, SAME, embedding_links
+from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter, Required, alike
+from vanilla_transformer.conversion.families.bert import EMBEDDINGS, FIXED, POOLER, POSITION_NUMBERS, SAME
+from vanilla_transformer.conversion.weight_mapping import ConversionError, WeightMapping, map_modules
 
-LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0"
+LAYER = {
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.dense": "self_attn.o_proj",
+    "attention.LayerNorm": "self_attn_norm",
+    "ffn": "feed_forward.up_proj",
+    "ffn_output": "feed_forward.down_proj",
+    "full_layer_layer_norm": "feed_forward_norm",
+}
 
 
-def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
+def _check_width(config: PreTrainedConfig) -> dict[str, Any]:
     if config.embedding_size == config.hidden_size:
         raise ConversionError(
             f"albert: embedding_size={config.embedding_size} cannot be converted, as ALBERT projects embeddings that are as "
@@ -20,7 +29,7 @@ def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
     return {}
 
 
-ALBERT = Family(
+ALBERT = ArchitectureAdapter(
     name="albert",
     heads={
         "AlbertForMaskedLM": "VanillaTransformerForMaskedLM",
@@ -29,42 +38,26 @@ ALBERT = Family(
         "AlbertForTokenClassification": "VanillaTransformerForTokenClassification",
     },
     prefix="albert.",
-    links=(
-        *embedding_links("albert."),
-        Link("model.encoder.embed_projection", "albert.encoder.embedding_hidden_mapping_in"),
-        *(
-            Link(f"model.encoder.layers.0.{ours}", f"{LAYER}.{theirs}")
-            for ours, theirs in {
-                "self_attn.q_proj": "attention.query",
-                "self_attn.k_proj": "attention.key",
-                "self_attn.v_proj": "attention.value",
-                "self_attn.o_proj": "attention.dense",
-                "self_attn_norm": "attention.LayerNorm",
-                "feed_forward.up_proj": "ffn",
-                "feed_forward.down_proj": "ffn_output",
-                "feed_forward_norm": "full_layer_layer_norm",
-            }.items()
-        ),
-        Link("output_transform.dense", "predictions.dense"),
-        Link("output_transform.norm", "predictions.LayerNorm"),
-        Link("lm_head", "predictions.decoder"),
-        Link("score", "classifier"),
+    weights=(
+        *map_modules("albert.embeddings", "model.encoder", EMBEDDINGS),
+        WeightMapping("albert.encoder.embedding_hidden_mapping_in", "model.encoder.embed_projection"),
+        *map_modules("albert.encoder.albert_layer_groups.0.albert_layers.0", "model.encoder.layers.0", LAYER),
+        WeightMapping("predictions.dense", "output_transform.dense"),
+        WeightMapping("predictions.LayerNorm", "output_transform.norm"),
+        WeightMapping("predictions.decoder", "lm_head"),
+        WeightMapping("classifier", "score"),
     ),
     fixed={**FIXED, "shared_layers": True},
-    same={
-        **SAME,
-        "max_position_embeddings": "max_position_embeddings",
-        "embedding_size": "embedding_size",
+    same=SAME | alike("max_position_embeddings embedding_size"),
+    required={
+        "num_hidden_groups": Required(1, "layers are all one here, or all different"),
+        "inner_group_num": Required(1, "layers are all one here, or all different"),
     },
-    only={
-        "num_hidden_groups": Only(1, "layers are all one here, or all different"),
-        "inner_group_num": Only(1, "layers are all one here, or all different"),
-    },
-    to_ours=_to_ours,
-    to_theirs=lambda config: {"embedding_size": config.embedding_width},
+    extra_fields=_check_width,
+    extra_settings=lambda config: {"embedding_size": config.embedding_width},
     copies={"predictions.bias": "predictions.decoder.bias"},
     options={"AlbertModel": {"add_pooling_layer": False}},
-    dropped={
+    ignored={
         "albert.pooler.": POOLER,
         "sop_classifier.": "which of two sentences comes first",
         "albert.embeddings.position_ids": POSITION_NUMBERS,

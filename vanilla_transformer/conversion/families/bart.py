@@ -5,39 +5,44 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter, Required, alike
+from vanilla_transformer.conversion.weight_mapping import LAYER, ConversionError, WeightMapping, map_modules
 
-from ..family import Family, Only
-from ..links import ConversionError, Link
+STACKS = ("encoder", "decoder")
+
+ATTENTION = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "out_proj": "o_proj"}
+ENCODER_LAYER = {
+    **{f"self_attn.{source}": f"self_attn.{target}" for source, target in ATTENTION.items()},
+    "self_attn_layer_norm": "self_attn_norm",
+    "fc1": "feed_forward.up_proj",
+    "fc2": "feed_forward.down_proj",
+    "final_layer_norm": "feed_forward_norm",
+}
+DECODER_LAYER = {
+    **ENCODER_LAYER,
+    **{f"encoder_attn.{source}": f"cross_attn.{target}" for source, target in ATTENTION.items()},
+    "encoder_attn_layer_norm": "cross_attn_norm",
+}
 
 
-def stack_links(names: dict[str, str]) -> tuple[Link, ...]:
-    """Of the layers of both stacks, as fairseq names them.
+def stack_mappings(names: dict[str, str], prefix: str = "model.") -> tuple[WeightMapping, ...]:
+    """Return the mappings of both stacks, as fairseq names their layers.
 
     Args:
-        names: of each stack of theirs, `encoder` and `decoder`, the name.
+        names: of the modules of a stack beside its layers, and what they are called here.
+        prefix: of the source's stacks.
     """
-    links = []
-    for ours, theirs in names.items():
-        here, there = f"model.{ours}.layers.{{n}}", f"{theirs}.layers.{{n}}"
-        attentions = {"self_attn": "self_attn"} | ({"cross_attn": "encoder_attn"} if ours == "decoder" else {})
-        for our_attention, their_attention in attentions.items():
-            for projection in "qkv":
-                links.append(
-                    Link(f"{here}.{our_attention}.{projection}_proj", f"{there}.{their_attention}.{projection}_proj")
-                )
-            links.append(Link(f"{here}.{our_attention}.o_proj", f"{there}.{their_attention}.out_proj"))
-            links.append(Link(f"{here}.{our_attention}_norm", f"{there}.{their_attention}_layer_norm"))
-        links += [
-            Link(f"{here}.feed_forward.up_proj", f"{there}.fc1"),
-            Link(f"{here}.feed_forward.down_proj", f"{there}.fc2"),
-            Link(f"{here}.feed_forward_norm", f"{there}.final_layer_norm"),
-        ]
-    return tuple(links)
+    mappings: tuple[WeightMapping, ...] = ()
+    for stack, layer in (("encoder", ENCODER_LAYER), ("decoder", DECODER_LAYER)):
+        source, target = f"{prefix}{stack}", f"model.{stack}"
+        mappings += map_modules(source, target, names)
+        mappings += map_modules(f"{source}.layers.{LAYER}", f"{target}.layers.{LAYER}", layer)
+    return mappings
 
 
-STACKS = {"encoder": "model.encoder", "decoder": "model.decoder"}
+OUTPUT = (WeightMapping("lm_head", "lm_head"), WeightMapping("final_logits_bias", "output_bias", is_row=True))
 
-# of BART, Marian and FSMT
+# of BART, Marian, PEGASUS and FSMT
 FIXED: dict[str, Any] = {
     "architecture": "encoder-decoder",
     "norm_position": "post",
@@ -45,28 +50,27 @@ FIXED: dict[str, Any] = {
     "init_scheme": "normal",
 }
 SAME = {
+    **alike(
+        "decoder_layers max_position_embeddings scale_embedding dropout attention_dropout activation_dropout "
+        "tie_word_embeddings use_cache"
+    ),
     "hidden_size": "d_model",
     "num_hidden_layers": "encoder_layers",
-    "decoder_layers": "decoder_layers",
     "num_attention_heads": "encoder_attention_heads",
     "intermediate_size": "encoder_ffn_dim",
     "hidden_act": "activation_function",
-    "max_position_embeddings": "max_position_embeddings",
-    "scale_embedding": "scale_embedding",
-    "dropout": "dropout",
-    "attention_dropout": "attention_dropout",
-    "activation_dropout": "activation_dropout",
     "initializer_range": "init_std",
-    "tie_word_embeddings": "tie_word_embeddings",
-    "use_cache": "use_cache",
 }
-ONLY = {
-    "is_decoder": Only(False, "a decoder on its own that can still look at a source is none of our architectures"),
+REQUIRED = {
+    "is_decoder": Required(False, "a decoder on its own that can still look at a source is none of our architectures")
 }
+LAYER_DROP = ("encoder_layerdrop", "decoder_layerdrop")
+SHARED = {"model.shared.weight": "model.encoder.embed_tokens.weight"}
+SINUSOIDS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 
 def check_stacks(config: PreTrainedConfig) -> dict[str, Any]:
-    """No fields, as `Family.to_ours` has them, but an error for stacks of unlike widths.
+    """Return no fields, as `extra_fields` has them, but raise for stacks of unlike widths.
 
     Raises:
         ConversionError: where encoder and decoder differ in heads or in the width of feed-forward networks.
@@ -89,26 +93,18 @@ def decoder_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
     }
 
 
-BART = Family(
+BART = ArchitectureAdapter(
     name="bart",
     heads={
         "BartForConditionalGeneration": "VanillaTransformerForConditionalGeneration",
         "BartModel": "VanillaTransformerModel",
     },
     prefix="model.",
-    links=(
-        *(
-            Link(f"model.{stack}.{ours}", f"model.{stack}.{theirs}")
-            for stack in STACKS
-            for ours, theirs in {
-                "embed_tokens": "embed_tokens",
-                "embed_positions": "embed_positions",
-                "embed_norm": "layernorm_embedding",
-            }.items()
+    weights=(
+        *stack_mappings(
+            {"embed_tokens": "embed_tokens", "embed_positions": "embed_positions", "layernorm_embedding": "embed_norm"}
         ),
-        *stack_links(STACKS),
-        Link("lm_head", "lm_head"),
-        Link("output_bias", "final_logits_bias", whole=True),
+        *OUTPUT,
     ),
     fixed={
         **FIXED,
@@ -117,11 +113,11 @@ BART = Family(
         "embedding_norm": True,
         "output_bias": "fixed",
     },
-    same={**SAME, "vocab_size": "vocab_size"},
-    only=ONLY,
-    to_ours=check_stacks,
-    to_theirs=decoder_settings,
-    copies={"model.shared.weight": "model.encoder.embed_tokens.weight"},
-    training=("encoder_layerdrop", "decoder_layerdrop"),
+    same=SAME | alike("vocab_size"),
+    required=REQUIRED,
+    extra_fields=check_stacks,
+    extra_settings=decoder_settings,
+    copies=SHARED,
+    training=LAYER_DROP,
     counts_padding=True,
 )

@@ -2,36 +2,31 @@
 
 from typing import Any
 
-from ..family import Family, Only
-from ..links import Link
+from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter, Required, alike
+from vanilla_transformer.conversion.weight_mapping import LAYER, WeightMapping, map_modules
+
+EMBEDDINGS = {
+    "word_embeddings": "embed_tokens",
+    "position_embeddings": "embed_positions",
+    "token_type_embeddings": "embed_token_types",
+    "LayerNorm": "embed_norm",
+}
+LAYERS = {
+    "attention.self.query": "self_attn.q_proj",
+    "attention.self.key": "self_attn.k_proj",
+    "attention.self.value": "self_attn.v_proj",
+    "attention.output.dense": "self_attn.o_proj",
+    "attention.output.LayerNorm": "self_attn_norm",
+    "intermediate.dense": "feed_forward.up_proj",
+    "output.dense": "feed_forward.down_proj",
+    "output.LayerNorm": "feed_forward_norm",
+}
 
 
-def embedding_links(prefix: str) -> tuple[Link, ...]:
-    return tuple(
-        Link(f"model.encoder.{ours}", f"{prefix}embeddings.{theirs}")
-        for ours, theirs in {
-            "embed_tokens": "word_embeddings",
-            "embed_positions": "position_embeddings",
-            "embed_token_types": "token_type_embeddings",
-            "embed_norm": "LayerNorm",
-        }.items()
-    )
-
-
-def layer_links(prefix: str) -> tuple[Link, ...]:
-    return tuple(
-        Link(f"model.encoder.layers.{{n}}.{ours}", f"{prefix}encoder.layer.{{n}}.{theirs}")
-        for ours, theirs in {
-            "self_attn.q_proj": "attention.self.query",
-            "self_attn.k_proj": "attention.self.key",
-            "self_attn.v_proj": "attention.self.value",
-            "self_attn.o_proj": "attention.output.dense",
-            "self_attn_norm": "attention.output.LayerNorm",
-            "feed_forward.up_proj": "intermediate.dense",
-            "feed_forward.down_proj": "output.dense",
-            "feed_forward_norm": "output.LayerNorm",
-        }.items()
-    )
+def encoder_mappings(model: str) -> tuple[WeightMapping, ...]:
+    """Return the mappings of embeddings and layers below the name of a model, such as `bert`."""
+    layers = map_modules(f"{model}.encoder.layer.{LAYER}", f"model.encoder.layers.{LAYER}", LAYERS)
+    return (*map_modules(f"{model}.embeddings", "model.encoder", EMBEDDINGS), *layers)
 
 
 FIXED: dict[str, Any] = {
@@ -45,27 +40,22 @@ FIXED: dict[str, Any] = {
     "init_scheme": "normal",
 }
 SAME = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "hidden_act": "hidden_act",
+    **alike(
+        "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "
+        "type_vocab_size initializer_range tie_word_embeddings"
+    ),
     "norm_eps": "layer_norm_eps",
-    "type_vocab_size": "type_vocab_size",
     "dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
-    "initializer_range": "initializer_range",
-    "tie_word_embeddings": "tie_word_embeddings",
 }
-ONLY = {
-    "is_decoder": Only(False, "with it the model is a decoder, and this is a table of encoders"),
-    "add_cross_attention": Only(False, "an encoder here looks at no other sequence"),
+REQUIRED = {
+    "is_decoder": Required(False, "with it the model is a decoder, and this is a table of encoders"),
+    "add_cross_attention": Required(False, "an encoder here looks at no other sequence"),
 }
 POSITION_NUMBERS = "the numbers 0, 1, 2 and so on, which are counted here"
 POOLER = "what makes one vector of a sequence"
 
-BERT = Family(
+BERT = ArchitectureAdapter(
     name="bert",
     heads={
         "BertForMaskedLM": "VanillaTransformerForMaskedLM",
@@ -74,20 +64,19 @@ BERT = Family(
         "BertForTokenClassification": "VanillaTransformerForTokenClassification",
     },
     prefix="bert.",
-    links=(
-        *embedding_links("bert."),
-        *layer_links("bert."),
-        Link("output_transform.dense", "cls.predictions.transform.dense"),
-        Link("output_transform.norm", "cls.predictions.transform.LayerNorm"),
-        Link("lm_head", "cls.predictions.decoder"),
-        Link("score", "classifier"),
+    weights=(
+        *encoder_mappings("bert"),
+        WeightMapping("cls.predictions.transform.dense", "output_transform.dense"),
+        WeightMapping("cls.predictions.transform.LayerNorm", "output_transform.norm"),
+        WeightMapping("cls.predictions.decoder", "lm_head"),
+        WeightMapping("classifier", "score"),
     ),
     fixed=FIXED,
-    same={**SAME, "max_position_embeddings": "max_position_embeddings"},
-    only=ONLY,
+    same=SAME | alike("max_position_embeddings"),
+    required=REQUIRED,
     copies={"cls.predictions.bias": "cls.predictions.decoder.bias"},
     options={"BertModel": {"add_pooling_layer": False}},
-    dropped={
+    ignored={
         "bert.pooler.": POOLER,
         "cls.seq_relationship.": "whether one sentence follows another",
         "bert.embeddings.position_ids": POSITION_NUMBERS,

@@ -1,10 +1,10 @@
 """ELECTRA (Clark et al. 2020): BERT's layers behind embeddings of a width of their own."""
 
-from ..family import Family
-from ..links import Link
-from .bert import FIXED, ONLY, POSITION_NUMBERS, SAME, embedding_links, layer_links
+from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter, alike
+from vanilla_transformer.conversion.families.bert import FIXED, POSITION_NUMBERS, REQUIRED, SAME, encoder_mappings
+from vanilla_transformer.conversion.weight_mapping import WeightMapping
 
-ELECTRA = Family(
+ELECTRA = ArchitectureAdapter(
     name="electra",
     heads={
         "ElectraForMaskedLM": "VanillaTransformerForMaskedLM",
@@ -13,24 +13,19 @@ ELECTRA = Family(
         "ElectraForTokenClassification": "VanillaTransformerForTokenClassification",
     },
     prefix="electra.",
-    links=(
-        *embedding_links("electra."),
-        Link("model.encoder.embed_projection", "electra.embeddings_project"),
-        *layer_links("electra."),
-        Link("output_transform.dense", "generator_predictions.dense"),
-        Link("output_transform.norm", "generator_predictions.LayerNorm"),
-        Link("lm_head", "generator_lm_head"),
-        Link("score", "classifier"),
+    weights=(
+        *encoder_mappings("electra"),
+        WeightMapping("electra.embeddings_project", "model.encoder.embed_projection"),
+        WeightMapping("generator_predictions.dense", "output_transform.dense"),
+        WeightMapping("generator_predictions.LayerNorm", "output_transform.norm"),
+        WeightMapping("generator_lm_head", "lm_head"),
+        WeightMapping("classifier", "score"),
     ),
     fixed=FIXED,
-    same={
-        **SAME,
-        "max_position_embeddings": "max_position_embeddings",
-        "embedding_size": "embedding_size",
-    },
-    only=ONLY,
-    to_theirs=lambda config: {"embedding_size": config.embedding_width},
-    dropped={
+    same=SAME | alike("max_position_embeddings embedding_size"),
+    required=REQUIRED,
+    extra_settings=lambda config: {"embedding_size": config.embedding_width},
+    ignored={
         "discriminator_predictions.": "which tokens have been replaced",
         "electra.embeddings.position_ids": POSITION_NUMBERS,
     },

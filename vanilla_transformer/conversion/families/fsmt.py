@@ -5,28 +5,32 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter
+from vanilla_transformer.conversion.families.bart import (
+    FIXED,
+    LAYER_DROP,
+    SAME,
+    SINUSOIDS,
+    check_stacks,
+    decoder_settings,
+    stack_mappings,
+)
+from vanilla_transformer.conversion.families.roberta import offset_of_positions
+from vanilla_transformer.conversion.weight_mapping import WeightMapping
 
-from ..family import Family
-from ..links import ConversionError, Link
-from .bart import FIXED, SAME, STACKS, check_stacks, decoder_settings, stack_links
 
-
-def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
-    if config.pad_token_id is None:
-        raise ConversionError(
-            "fsmt: a model without pad_token_id cannot be converted, as its positions count from there."
-        )
+def _extra_fields(config: PreTrainedConfig) -> dict[str, Any]:
     source, target = config.src_vocab_size, config.tgt_vocab_size
     return {
         **check_stacks(config),
         "vocab_size": source,
         "target_vocab_size": None if target == source else target,
         "share_encoder_decoder_embeddings": config.tie_word_embeddings,
-        "position_offset": config.pad_token_id + 1,
+        "position_offset": offset_of_positions(config),
     }
 
 
-def _to_theirs(config: VanillaTransformerConfig) -> dict[str, Any]:
+def _extra_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
     return {
         **decoder_settings(config),
         "src_vocab_size": config.vocab_size,
@@ -34,24 +38,19 @@ def _to_theirs(config: VanillaTransformerConfig) -> dict[str, Any]:
     }
 
 
-FSMT = Family(
+FSMT = ArchitectureAdapter(
     name="fsmt",
     # FSMTModel is not here: what it calls states are logits
     heads={"FSMTForConditionalGeneration": "VanillaTransformerForConditionalGeneration"},
     prefix="model.",
-    links=(
-        *(Link(f"model.{stack}.embed_tokens", f"model.{stack}.embed_tokens") for stack in STACKS),
-        *stack_links(STACKS),
-        Link("lm_head", "model.decoder.output_projection"),
+    weights=(
+        *stack_mappings({"embed_tokens": "embed_tokens"}),
+        WeightMapping("model.decoder.output_projection", "lm_head"),
     ),
-    fixed={
-        **FIXED,
-        "position_encoding": "sinusoidal",
-        "sinusoidal_form": "fairseq",
-    },
+    fixed={**FIXED, "position_encoding": "sinusoidal", "sinusoidal_form": "fairseq"},
     same=SAME,
-    to_ours=_to_ours,
-    to_theirs=_to_theirs,
-    computed=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
-    training=("encoder_layerdrop", "decoder_layerdrop"),
+    extra_fields=_extra_fields,
+    extra_settings=_extra_settings,
+    computed=SINUSOIDS,
+    training=LAYER_DROP,
 )

@@ -5,21 +5,20 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter, Required, alike
+from vanilla_transformer.conversion.weight_mapping import LAYER, WeightMapping, map_modules
 
-from ..family import Family, Only
-from ..links import Link
-
-HERE, THERE = "model.decoder.layers.{n}", "transformer.h.{n}"
+BLOCK, LAYERS = f"transformer.h.{LAYER}", f"model.decoder.layers.{LAYER}"
 
 
-def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
+def _extra_fields(config: PreTrainedConfig) -> dict[str, Any]:
     return {
         "intermediate_size": 4 * config.n_embd if config.n_inner is None else config.n_inner,
         "attention_scale": None if config.scale_attn_weights else 1.0,
     }
 
 
-def _to_theirs(config: VanillaTransformerConfig) -> dict[str, Any]:
+def _extra_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
     return {
         "n_inner": config.intermediate_size,
         "scale_attn_weights": config.attention_scale != 1.0,
@@ -27,24 +26,27 @@ def _to_theirs(config: VanillaTransformerConfig) -> dict[str, Any]:
     }
 
 
-GPT2 = Family(
+GPT2 = ArchitectureAdapter(
     name="gpt2",
-    heads={
-        "GPT2LMHeadModel": "VanillaTransformerForCausalLM",
-        "GPT2Model": "VanillaTransformerModel",
-    },
+    heads={"GPT2LMHeadModel": "VanillaTransformerForCausalLM", "GPT2Model": "VanillaTransformerModel"},
     prefix="transformer.",
-    links=(
-        Link("model.decoder.embed_tokens", "transformer.wte"),
-        Link("model.decoder.embed_positions", "transformer.wpe"),
-        Link(tuple(f"{HERE}.self_attn.{p}_proj" for p in "qkv"), f"{THERE}.attn.c_attn", transposed=True),
-        Link(f"{HERE}.self_attn.o_proj", f"{THERE}.attn.c_proj", transposed=True),
-        Link(f"{HERE}.self_attn_norm", f"{THERE}.ln_1"),
-        Link(f"{HERE}.feed_forward.up_proj", f"{THERE}.mlp.c_fc", transposed=True),
-        Link(f"{HERE}.feed_forward.down_proj", f"{THERE}.mlp.c_proj", transposed=True),
-        Link(f"{HERE}.feed_forward_norm", f"{THERE}.ln_2"),
-        Link("model.decoder.norm", "transformer.ln_f"),
-        Link("lm_head", "lm_head"),
+    weights=(
+        *map_modules(
+            "transformer", "model.decoder", {"wte": "embed_tokens", "wpe": "embed_positions", "ln_f": "norm"}
+        ),
+        *map_modules(BLOCK, LAYERS, {"ln_1": "self_attn_norm", "ln_2": "feed_forward_norm"}),
+        WeightMapping(f"{BLOCK}.attn.c_attn", tuple(f"{LAYERS}.self_attn.{p}_proj" for p in "qkv"), transposed=True),
+        *map_modules(
+            BLOCK,
+            LAYERS,
+            {
+                "attn.c_proj": "self_attn.o_proj",
+                "mlp.c_fc": "feed_forward.up_proj",
+                "mlp.c_proj": "feed_forward.down_proj",
+            },
+            transposed=True,
+        ),
+        WeightMapping("lm_head", "lm_head"),
     ),
     fixed={
         "architecture": "decoder-only",
@@ -54,7 +56,7 @@ GPT2 = Family(
         "init_scheme": "normal",
     },
     same={
-        "vocab_size": "vocab_size",
+        **alike("vocab_size initializer_range tie_word_embeddings use_cache"),
         "hidden_size": "n_embd",
         "num_hidden_layers": "n_layer",
         "num_attention_heads": "n_head",
@@ -63,16 +65,13 @@ GPT2 = Family(
         "max_position_embeddings": "n_positions",
         "dropout": "resid_pdrop",
         "attention_dropout": "attn_pdrop",
-        "initializer_range": "initializer_range",
-        "tie_word_embeddings": "tie_word_embeddings",
-        "use_cache": "use_cache",
     },
-    only={
-        "scale_attn_by_inverse_layer_idx": Only(False, "the scale of attention is the same in all layers here"),
-        "add_cross_attention": Only(False, "a decoder on its own looks at no source here"),
+    required={
+        "scale_attn_by_inverse_layer_idx": Required(False, "the scale of attention is the same in all layers here"),
+        "add_cross_attention": Required(False, "a decoder on its own looks at no source here"),
     },
-    to_ours=_to_ours,
-    to_theirs=_to_theirs,
+    extra_fields=_extra_fields,
+    extra_settings=_extra_settings,
     # earlier versions of transformers saved it
-    dropped={f"{THERE}.attn.masked_bias": "the score of what is masked"},
+    ignored={f"{BLOCK}.attn.masked_bias": "the score of what is masked"},
 )

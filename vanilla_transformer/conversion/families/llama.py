@@ -5,20 +5,19 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter, alike
+from vanilla_transformer.conversion.weight_mapping import LAYER, ConversionError, WeightMapping, map_modules
 
-from ..family import Family
-from ..links import ConversionError, Link
-
-HERE, THERE = "model.decoder.layers.{n}", "model.layers.{n}"
-
-LINKS = (
-    Link("model.decoder.embed_tokens", "model.embed_tokens"),
-    *(Link(f"{HERE}.self_attn.{p}_proj", f"{THERE}.self_attn.{p}_proj") for p in "qkvo"),
-    Link(f"{HERE}.self_attn_norm", f"{THERE}.input_layernorm"),
-    *(Link(f"{HERE}.feed_forward.{p}_proj", f"{THERE}.mlp.{p}_proj") for p in ("gate", "up", "down")),
-    Link(f"{HERE}.feed_forward_norm", f"{THERE}.post_attention_layernorm"),
-    Link("model.decoder.norm", "model.norm"),
-    Link("lm_head", "lm_head"),
+LAYERS = {
+    **{f"self_attn.{p}_proj": f"self_attn.{p}_proj" for p in "qkvo"},
+    "input_layernorm": "self_attn_norm",
+    **{f"mlp.{p}_proj": f"feed_forward.{p}_proj" for p in ("gate", "up", "down")},
+    "post_attention_layernorm": "feed_forward_norm",
+}
+WEIGHTS = (
+    *map_modules("model", "model.decoder", {"embed_tokens": "embed_tokens", "norm": "norm"}),
+    *map_modules(f"model.layers.{LAYER}", f"model.decoder.layers.{LAYER}", LAYERS),
+    WeightMapping("lm_head", "lm_head"),
 )
 FIXED: dict[str, Any] = {
     "architecture": "decoder-only",
@@ -31,25 +30,17 @@ FIXED: dict[str, Any] = {
     "init_scheme": "normal",
 }
 SAME = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "intermediate_size": "intermediate_size",
-    "hidden_act": "hidden_act",
+    **alike(
+        "vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim "
+        "intermediate_size hidden_act max_position_embeddings attention_dropout initializer_range "
+        "tie_word_embeddings use_cache"
+    ),
     "norm_eps": "rms_norm_eps",
-    "max_position_embeddings": "max_position_embeddings",
-    "attention_dropout": "attention_dropout",
-    "initializer_range": "initializer_range",
-    "tie_word_embeddings": "tie_word_embeddings",
-    "use_cache": "use_cache",
 }
 
 
 def rotary_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """The base of rotary positions.
+    """Return the field of the base of rotary positions.
 
     Raises:
         ConversionError: for frequencies that are stretched, or turn a part of a head only.
@@ -68,16 +59,13 @@ def rotary_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta}}
 
 
-LLAMA = Family(
+LLAMA = ArchitectureAdapter(
     name="llama",
-    heads={
-        "LlamaForCausalLM": "VanillaTransformerForCausalLM",
-        "LlamaModel": "VanillaTransformerModel",
-    },
+    heads={"LlamaForCausalLM": "VanillaTransformerForCausalLM", "LlamaModel": "VanillaTransformerModel"},
     prefix="model.",
-    links=LINKS,
+    weights=WEIGHTS,
     fixed=FIXED,
-    same={**SAME, "attention_bias": "attention_bias", "mlp_bias": "mlp_bias"},
-    to_ours=rotary_fields,
-    to_theirs=rotary_settings,
+    same=SAME | alike("attention_bias mlp_bias"),
+    extra_fields=rotary_fields,
+    extra_settings=rotary_settings,
 )

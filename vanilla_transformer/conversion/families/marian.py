@@ -5,13 +5,22 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter, alike
+from vanilla_transformer.conversion.families.bart import (
+    FIXED,
+    LAYER_DROP,
+    OUTPUT,
+    REQUIRED,
+    SAME,
+    SHARED,
+    SINUSOIDS,
+    check_stacks,
+    decoder_settings,
+    stack_mappings,
+)
 
-from ..family import Family
-from ..links import Link
-from .bart import FIXED, ONLY, SAME, STACKS, check_stacks, decoder_settings, stack_links
 
-
-def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
+def _extra_fields(config: PreTrainedConfig) -> dict[str, Any]:
     target = config.decoder_vocab_size
     shared = config.share_encoder_decoder_embeddings and config.tie_word_embeddings
     return {
@@ -21,7 +30,7 @@ def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
     }
 
 
-def _to_theirs(config: VanillaTransformerConfig) -> dict[str, Any]:
+def _extra_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
     return {
         **decoder_settings(config),
         "decoder_vocab_size": config.output_vocab_size,
@@ -29,31 +38,18 @@ def _to_theirs(config: VanillaTransformerConfig) -> dict[str, Any]:
     }
 
 
-MARIAN = Family(
+MARIAN = ArchitectureAdapter(
     name="marian",
-    heads={
-        "MarianMTModel": "VanillaTransformerForConditionalGeneration",
-        "MarianModel": "VanillaTransformerModel",
-    },
+    heads={"MarianMTModel": "VanillaTransformerForConditionalGeneration", "MarianModel": "VanillaTransformerModel"},
     prefix="model.",
-    links=(
-        *(Link(f"model.{stack}.embed_tokens", f"model.{stack}.embed_tokens") for stack in STACKS),
-        *stack_links(STACKS),
-        Link("lm_head", "lm_head"),
-        Link("output_bias", "final_logits_bias", whole=True),
-    ),
-    fixed={
-        **FIXED,
-        "position_encoding": "sinusoidal",
-        "sinusoidal_form": "concatenated",
-        "output_bias": "fixed",
-    },
-    same={**SAME, "vocab_size": "vocab_size"},
-    only=ONLY,
-    to_ours=_to_ours,
-    to_theirs=_to_theirs,
-    copies={"model.shared.weight": "model.encoder.embed_tokens.weight"},
-    computed=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
-    training=("encoder_layerdrop", "decoder_layerdrop"),
+    weights=(*stack_mappings({"embed_tokens": "embed_tokens"}), *OUTPUT),
+    fixed={**FIXED, "position_encoding": "sinusoidal", "sinusoidal_form": "concatenated", "output_bias": "fixed"},
+    same=SAME | alike("vocab_size"),
+    required=REQUIRED,
+    extra_fields=_extra_fields,
+    extra_settings=_extra_settings,
+    copies=SHARED,
+    computed=SINUSOIDS,
+    training=LAYER_DROP,
     counts_padding=True,
 )

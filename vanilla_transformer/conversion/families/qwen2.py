@@ -5,13 +5,12 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter
+from vanilla_transformer.conversion.families.llama import FIXED, SAME, WEIGHTS, rotary_fields, rotary_settings
+from vanilla_transformer.conversion.weight_mapping import ConversionError
 
-from ..family import Family
-from ..links import ConversionError
-from .llama import FIXED, LINKS, SAME, rotary_fields, rotary_settings
 
-
-def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
+def _extra_fields(config: PreTrainedConfig) -> dict[str, Any]:
     kinds = set(config.layer_types)
     if len(kinds) > 1:
         raise ConversionError(
@@ -24,7 +23,7 @@ def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
     }
 
 
-def _to_theirs(config: VanillaTransformerConfig) -> dict[str, Any]:
+def _extra_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
     local = config.sliding_window is not None
     return {
         **rotary_settings(config),
@@ -34,16 +33,13 @@ def _to_theirs(config: VanillaTransformerConfig) -> dict[str, Any]:
     }
 
 
-QWEN2 = Family(
+QWEN2 = ArchitectureAdapter(
     name="qwen2",
-    heads={
-        "Qwen2ForCausalLM": "VanillaTransformerForCausalLM",
-        "Qwen2Model": "VanillaTransformerModel",
-    },
+    heads={"Qwen2ForCausalLM": "VanillaTransformerForCausalLM", "Qwen2Model": "VanillaTransformerModel"},
     prefix="model.",
-    links=LINKS,
+    weights=WEIGHTS,
     fixed={**FIXED, "attention_bias": True, "attention_output_bias": False, "mlp_bias": False},
     same=SAME,
-    to_ours=_to_ours,
-    to_theirs=_to_theirs,
+    extra_fields=_extra_fields,
+    extra_settings=_extra_settings,
 )

@@ -5,26 +5,41 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter
+from vanilla_transformer.conversion.families.bert import (
+    FIXED,
+    POOLER,
+    POSITION_NUMBERS,
+    REQUIRED,
+    SAME,
+    encoder_mappings,
+)
+from vanilla_transformer.conversion.weight_mapping import ConversionError, WeightMapping
 
-from ..family import Family
-from ..links import ConversionError, Link
-from .bert import FIXED, ONLY, POOLER, POSITION_NUMBERS, SAME, embedding_links, layer_links
 
+def offset_of_positions(config: PreTrainedConfig) -> int:
+    """Return how many rows of fairseq's tables of positions are before that of the first token.
 
-def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
+    Raises:
+        ConversionError: for a model without a padding token.
+    """
     if config.pad_token_id is None:
         raise ConversionError(
-            "roberta: a model without pad_token_id cannot be converted, as its positions count from there."
+            f"{config.model_type}: a model without pad_token_id cannot be converted, as its positions count from there."
         )
-    offset = config.pad_token_id + 1
+    return int(config.pad_token_id) + 1
+
+
+def _extra_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    offset = offset_of_positions(config)
     return {"position_offset": offset, "max_position_embeddings": config.max_position_embeddings - offset}
 
 
-def _to_theirs(config: VanillaTransformerConfig) -> dict[str, Any]:
+def _extra_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
     return {"max_position_embeddings": config.max_position_embeddings + config.position_offset}
 
 
-ROBERTA = Family(
+ROBERTA = ArchitectureAdapter(
     name="roberta",
     heads={
         "RobertaForMaskedLM": "VanillaTransformerForMaskedLM",
@@ -32,24 +47,20 @@ ROBERTA = Family(
         "RobertaForTokenClassification": "VanillaTransformerForTokenClassification",
     },
     prefix="roberta.",
-    links=(
-        *embedding_links("roberta."),
-        *layer_links("roberta."),
-        Link("output_transform.dense", "lm_head.dense"),
-        Link("output_transform.norm", "lm_head.layer_norm"),
-        Link("lm_head", "lm_head.decoder"),
-        Link("score", "classifier"),
+    weights=(
+        *encoder_mappings("roberta"),
+        WeightMapping("lm_head.dense", "output_transform.dense"),
+        WeightMapping("lm_head.layer_norm", "output_transform.norm"),
+        WeightMapping("lm_head.decoder", "lm_head"),
+        WeightMapping("classifier", "score"),
     ),
     fixed=FIXED,
     same=SAME,
-    only=ONLY,
-    to_ours=_to_ours,
-    to_theirs=_to_theirs,
+    required=REQUIRED,
+    extra_fields=_extra_fields,
+    extra_settings=_extra_settings,
     copies={"lm_head.bias": "lm_head.decoder.bias"},
     options={"RobertaModel": {"add_pooling_layer": False}},
-    dropped={
-        "roberta.pooler.": POOLER,
-        "roberta.embeddings.position_ids": POSITION_NUMBERS,
-    },
+    ignored={"roberta.pooler.": POOLER, "roberta.embeddings.position_ids": POSITION_NUMBERS},
     head_activation="gelu",
 )

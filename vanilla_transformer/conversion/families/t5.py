@@ -5,37 +5,32 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter, Required, alike
+from vanilla_transformer.conversion.weight_mapping import LAYER, WeightMapping, map_modules
 
-from ..family import Family, Only
-from ..links import Link
-
-
-def _stack(stack: str) -> list[Link]:
-    here, there = f"model.{stack}", stack
-    links = [
-        Link(f"{here}.embed_tokens", f"{there}.embed_tokens"),
-        Link(f"{here}.relative_bias", f"{there}.block.0.layer.0.SelfAttention.relative_attention_bias"),
-        Link(f"{here}.norm", f"{there}.final_layer_norm"),
-    ]
-    attentions = {"self_attn": "SelfAttention"} | ({"cross_attn": "EncDecAttention"} if stack == "decoder" else {})
-    for number, (ours, theirs) in enumerate(attentions.items()):
-        sublayer = f"{there}.block.{{n}}.layer.{number}"
-        links += [Link(f"{here}.layers.{{n}}.{ours}.{p}_proj", f"{sublayer}.{theirs}.{p}") for p in "qkvo"]
-        links.append(Link(f"{here}.layers.{{n}}.{ours}_norm", f"{sublayer}.layer_norm"))
-    sublayer = f"{there}.block.{{n}}.layer.{len(attentions)}"
-    # where the network is gated, `up` is `wi_1`, and else `wi`
-    feed_forward = (("up", "wi"), ("gate", "wi_0"), ("up", "wi_1"), ("down", "wo"))
-    return [
-        *links,
-        *(
-            Link(f"{here}.layers.{{n}}.feed_forward.{ours}_proj", f"{sublayer}.DenseReluDense.{theirs}")
-            for ours, theirs in feed_forward
-        ),
-        Link(f"{here}.layers.{{n}}.feed_forward_norm", f"{sublayer}.layer_norm"),
-    ]
+ATTENTION = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}
+# where the network is gated, `up` is `wi_1`, and else `wi`
+FEED_FORWARD = {"wi": "up_proj", "wi_0": "gate_proj", "wi_1": "up_proj", "wo": "down_proj"}
 
 
-def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
+def _stack(stack: str, attentions: dict[str, str]) -> tuple[WeightMapping, ...]:
+    """Return the mappings of a stack whose layers have these attentions, in their order, before the feed-forward network."""
+    names = {
+        "embed_tokens": "embed_tokens",
+        "block.0.layer.0.SelfAttention.relative_attention_bias": "relative_bias",
+        "final_layer_norm": "norm",
+    }
+    for number, (source, target) in enumerate(attentions.items()):
+        sublayer = f"block.{LAYER}.layer.{number}"
+        names |= {f"{sublayer}.{source}.{p}": f"layers.{LAYER}.{target}.{q}" for p, q in ATTENTION.items()}
+        names[f"{sublayer}.layer_norm"] = f"layers.{LAYER}.{target}_norm"
+    sublayer = f"block.{LAYER}.layer.{len(attentions)}"
+    names |= {f"{sublayer}.DenseReluDense.{p}": f"layers.{LAYER}.feed_forward.{q}" for p, q in FEED_FORWARD.items()}
+    names[f"{sublayer}.layer_norm"] = f"layers.{LAYER}.feed_forward_norm"
+    return map_modules(stack, f"model.{stack}", names)
+
+
+def _extra_fields(config: PreTrainedConfig) -> dict[str, Any]:
     return {
         "hidden_act": config.dense_act_fn,
         "gated_feed_forward": config.is_gated_act,
@@ -47,7 +42,7 @@ def _to_ours(config: PreTrainedConfig) -> dict[str, Any]:
     }
 
 
-def _to_theirs(config: VanillaTransformerConfig) -> dict[str, Any]:
+def _extra_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
     activation = config.hidden_act
     if config.gated_feed_forward:
         # T5's name of `gelu_new`
@@ -61,14 +56,18 @@ def _to_theirs(config: VanillaTransformerConfig) -> dict[str, Any]:
     }
 
 
-T5 = Family(
+T5 = ArchitectureAdapter(
     name="t5",
     heads={
         "T5ForConditionalGeneration": "VanillaTransformerForConditionalGeneration",
         "T5Model": "VanillaTransformerModel",
     },
     prefix="",
-    links=(*_stack("encoder"), *_stack("decoder"), Link("lm_head", "lm_head")),
+    weights=(
+        *_stack("encoder", {"SelfAttention": "self_attn"}),
+        *_stack("decoder", {"SelfAttention": "self_attn", "EncDecAttention": "cross_attn"}),
+        WeightMapping("lm_head", "lm_head"),
+    ),
     fixed={
         "architecture": "encoder-decoder",
         "norm_position": "pre",
@@ -81,7 +80,9 @@ T5 = Family(
         "attention_scale": 1.0,
     },
     same={
-        "vocab_size": "vocab_size",
+        **alike(
+            "vocab_size relative_attention_num_buckets relative_attention_max_distance tie_word_embeddings use_cache"
+        ),
         "hidden_size": "d_model",
         "head_dim": "d_kv",
         "intermediate_size": "d_ff",
@@ -89,17 +90,15 @@ T5 = Family(
         "decoder_layers": "num_decoder_layers",
         "num_attention_heads": "num_heads",
         "norm_eps": "layer_norm_epsilon",
-        "relative_attention_num_buckets": "relative_attention_num_buckets",
-        "relative_attention_max_distance": "relative_attention_max_distance",
         "dropout": "dropout_rate",
-        "tie_word_embeddings": "tie_word_embeddings",
-        "use_cache": "use_cache",
     },
-    only={
-        "is_decoder": Only(False, "a decoder on its own that can still look at a source is none of our architectures")
+    required={
+        "is_decoder": Required(
+            False, "a decoder on its own that can still look at a source is none of our architectures"
+        )
     },
-    to_ours=_to_ours,
-    to_theirs=_to_theirs,
+    extra_fields=_extra_fields,
+    extra_settings=_extra_settings,
     copies={"shared.weight": "encoder.embed_tokens.weight"},
     ties_by_weights=True,
 )
