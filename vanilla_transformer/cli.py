@@ -506,6 +506,10 @@ def export(
     check: Annotated[
         Path | None, typer.Option(help="A text file, one source a line, to compare on beside random tokens.")
     ] = None,
+    page: Annotated[
+        bool,
+        typer.Option("--page", help="Of --to onnx: also a page that translates in the browser, by transformers.js."),
+    ] = False,
     revision: RevisionOption = None,
 ) -> None:
     """Write a model for another runtime, and check that it computes the same there."""
@@ -517,7 +521,15 @@ def export(
     from vanilla_transformer.export import export_folder
 
     export_folder(
-        model, output, to, quantization=quantization, family=family, revision=revision, texts=texts, log=_log
+        model,
+        output,
+        to,
+        quantization=quantization,
+        family=family,
+        revision=revision,
+        texts=texts,
+        page=page,
+        log=_log,
     )
 
 

@@ -25,6 +25,7 @@ from .gguf_model import write_gguf
 from .gguf_runtime import GGUFRuntime
 from .onnx_model import SUFFIXES, write_onnx
 from .onnx_runtime import OnnxRuntime
+from .page import check_page, libraries, write_page
 from .parity import NEW_TOKENS, Parity, Rows, Runtime, check_parity, random_rows
 
 __all__ = ["TARGETS", "export_folder", "to_ctranslate2", "to_gguf", "to_onnx"]
@@ -44,6 +45,7 @@ def export_folder(
     revision: str | None = None,
     family: str | None = None,
     texts: Iterable[str] = (),
+    page: bool = False,
     log: Log = print,
 ) -> Path:
     """Export a saved model, compare the result with `generate()`, and only then let the folder appear.
@@ -56,6 +58,7 @@ def export_folder(
         revision: of an id on the Hub.
         family: of target `transformers`, such as `"marian"`; by default the first that fits.
         texts: sources (or beginnings) to compare on, beside random ones.
+        page: of target `onnx`, also write a page that translates in the browser.
         log: gets a line for each step.
 
     Raises:
@@ -66,6 +69,8 @@ def export_folder(
     """
     if target not in TARGETS:
         raise ExportError(f"--to {target} is unknown; it is {' or '.join(TARGETS)}.")
+    if page and target != "onnx":
+        raise ExportError(f"--page has no effect for --to {target}; leave it out.")
     if target == "transformers":
         if quantization != "float32":
             raise ExportError("--quantization has no effect for --to transformers; leave it out.")
@@ -79,13 +84,17 @@ def export_folder(
     target_tokenizer = tokenizer
     if loaded.config.target_vocab_size is not None:
         target_tokenizer = load_tokenizer(source, TARGET_TOKENIZER)
+    options: dict[str, Any] = {"quantization": quantization, "texts": texts}
     if target == "gguf":
-        parity = to_gguf(loaded, tokenizer, output, quantization, texts=texts)
+        parity = to_gguf(loaded, tokenizer, output, **options)
+    elif target == "onnx":
+        parity = to_onnx(loaded, tokenizer, output, target_tokenizer=target_tokenizer, page=page, **options)
     else:
-        export = to_ctranslate2 if target == "ctranslate2" else to_onnx
-        parity = export(loaded, tokenizer, output, quantization, target_tokenizer=target_tokenizer, texts=texts)
+        parity = to_ctranslate2(loaded, tokenizer, output, target_tokenizer=target_tokenizer, **options)
     log(f"checked: {parity}")
     log(f"{type(loaded).__name__} exported to {output} for {target}, {quantization}")
+    if page:
+        log(f"open {output / 'index.html'}, or serve the folder: python -m http.server --directory {output}")
     return output
 
 
@@ -134,6 +143,7 @@ def to_onnx(
     *,
     target_tokenizer: PreTrainedTokenizerBase | None = None,
     texts: Iterable[str] = (),
+    page: bool = False,
 ) -> Parity:
     """Save a model as ONNX files in the layout of transformers.js and Optimum, and compare them with `generate()` first.
 
@@ -141,21 +151,31 @@ def to_onnx(
         model: of any architecture and head.
         tokenizer, folder, target_tokenizer, texts: as of [`to_ctranslate2`].
         quantization: one of `onnx_model.SUFFIXES`; None for float32.
+        page: also write a page that translates in the browser, for which npm fetches transformers.js.
 
     Returns:
         What was measured.
 
     Raises:
-        ExportError: for what ONNX files cannot hold, and where outputs differ in float32.
+        ExportError: for what ONNX files cannot hold, where outputs differ in float32, and for a page without a translator or npm.
         ImportError: where a package is not installed.
         FileExistsError, OSError: where the folder cannot be written.
     """
 
+    texts = list(texts)
+    if page:
+        check_page(model)
+        libraries()  # or npm says why not, before anything is computed
+
     def write(source: _Source, temporary: Path, quantization: str) -> Runtime:
-        write_onnx(source.model, temporary, quantization)
+        write_onnx(source.model, temporary, quantization, with_attention=page)
         return OnnxRuntime(temporary, source.model, quantization)
 
-    return _export(write, SUFFIXES, model, tokenizer, folder, quantization, target_tokenizer, texts)
+    def finish(source: _Source, temporary: Path, quantization: str) -> None:
+        if page:
+            write_page(source.model, tokenizer, temporary, quantization, Path(folder).name, (texts or [""])[0])
+
+    return _export(write, SUFFIXES, model, tokenizer, folder, quantization, target_tokenizer, texts, finish)
 
 
 def to_gguf(
@@ -207,8 +227,13 @@ def _export(
     quantization: str | None,
     target_tokenizer: PreTrainedTokenizerBase | None,
     texts: Iterable[str],
+    finish: Callable[[_Source, Path, str], None] = lambda *_: None,
 ) -> Parity:
-    """Save a model by `write`, which loads it again in its runtime, and compare the two before the folder appears."""
+    """Save a model by `write`, which loads it again in its runtime, and compare the two before the folder appears.
+
+    Args:
+        finish: adds to a folder that has all else in it.
+    """
     quantization = quantization or "float32"
     if quantization not in quantizations:
         raise ExportError(f"quantization={quantization!r} is not one of {', '.join(quantizations)}.")
@@ -220,6 +245,7 @@ def _export(
         tokenizer.save_pretrained(temporary)
         if source.target_tokenizer is not tokenizer:
             source.target_tokenizer.save_pretrained(temporary / TARGET_TOKENIZER)
+        finish(source, temporary, quantization)
     return parity
 
 

@@ -61,9 +61,9 @@ class _Head(nn.Module):
 class _FirstStep(nn.Module):
     """The first tokens of a target: keys and values of the source are computed."""
 
-    def __init__(self, model: VanillaTransformerPreTrainedModel):
+    def __init__(self, model: VanillaTransformerPreTrainedModel, with_attention: bool):
         super().__init__()
-        self.model = model
+        self.model, self.with_attention = model, with_attention
 
     def forward(
         self, encoder_attention_mask: torch.Tensor, input_ids: torch.Tensor, encoder_hidden_states: torch.Tensor
@@ -75,18 +75,19 @@ class _FirstStep(nn.Module):
             encoder_outputs=(encoder_hidden_states,),
             cache=cache,
             use_cache=True,
+            output_attentions=self.with_attention,
         )
         pairs = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
         present = [tensor for own, cross in pairs for tensor in (own.keys, own.values, cross.keys, cross.values)]
-        return (output.logits, *present)
+        return (output.logits, *present, *(output.cross_attentions or ()))
 
 
 class _NextStep(nn.Module):
     """One more token of a target: keys and values of what was before are given."""
 
-    def __init__(self, model: VanillaTransformerPreTrainedModel):
+    def __init__(self, model: VanillaTransformerPreTrainedModel, with_attention: bool):
         super().__init__()
-        self.model = model
+        self.model, self.with_attention = model, with_attention
 
     def forward(
         self, encoder_attention_mask: torch.Tensor, input_ids: torch.Tensor, *past: torch.Tensor
@@ -105,8 +106,10 @@ class _NextStep(nn.Module):
             encoder_outputs=(memory,),
             cache=cache,
             use_cache=True,
+            output_attentions=self.with_attention,
         )
-        return (output.logits, *(tensor for layer in own.layers for tensor in (layer.keys, layer.values)))
+        present = [tensor for layer in own.layers for tensor in (layer.keys, layer.values)]
+        return (output.logits, *present, *(output.cross_attentions or ()))
 
 
 class _LanguageModel(nn.Module):
@@ -145,8 +148,13 @@ def head_graph(model: VanillaTransformerPreTrainedModel, outputs: list[str]) -> 
     return Graph(_Head(model, outputs).eval(), inputs, outputs)
 
 
-def decoder_graphs(model: VanillaTransformerPreTrainedModel) -> tuple[Graph, Graph]:
-    """Return the graph of the first step of a decoder that attends to a source, and that of each further step."""
+def decoder_graphs(model: VanillaTransformerPreTrainedModel, with_attention: bool = False) -> tuple[Graph, Graph]:
+    """Return the graph of the first step of a decoder that attends to a source, and that of each further step.
+
+    Args:
+        with_attention: also write `cross_attentions.N` (B, H, T, S) for each layer, by the names of transformers.js; the model
+            must compute with "eager" attention.
+    """
     config = model.config
     ids, mask = _example(model, 2, 7)
     with torch.no_grad():
@@ -160,19 +168,20 @@ def decoder_graphs(model: VanillaTransformerPreTrainedModel) -> tuple[Graph, Gra
         for side in ("decoder", "encoder")
         for kind in ("key", "value")
     ]
+    attentions = [f"cross_attentions.{layer}" for layer in range(config.num_decoder_layers) if with_attention]
     first = Graph(
-        _FirstStep(model).eval(),
+        _FirstStep(model, with_attention).eval(),
         {**common, "input_ids": (ids[:, :3], target), "encoder_hidden_states": (states, source)},
-        ["logits", *(f"present.{name}" for name in names)],
+        ["logits", *(f"present.{name}" for name in names), *attentions],
     )
     past = {}
     for name in names:
         length, axis = (4, "past_decoder_sequence_length") if ".decoder." in name else (7, "encoder_sequence_length")
         past[f"past_key_values.{name}"] = (_keys(model, 2, length), {0: "batch_size", 2: axis})
     following = Graph(
-        _NextStep(model).eval(),
+        _NextStep(model, with_attention).eval(),
         {**common, "input_ids": (ids[:, :1], {0: "batch_size"}), **past},
-        ["logits", *(f"present.{name}" for name in names if ".decoder." in name)],
+        ["logits", *(f"present.{name}" for name in names if ".decoder." in name), *attentions],
     )
     return first, following
 

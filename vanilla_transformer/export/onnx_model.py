@@ -7,6 +7,7 @@
 Files of quantized weights have a suffix: `_quantized` for int8, `_fp16` for half precision.
 """
 
+import copy
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,13 +49,20 @@ def head_outputs(model: VanillaTransformerPreTrainedModel) -> list[str]:
     return _head(model)[0]
 
 
-def write_onnx(model: VanillaTransformerPreTrainedModel, folder: Path, quantization: str = "float32") -> None:
+def write_onnx(
+    model: VanillaTransformerPreTrainedModel,
+    folder: Path,
+    quantization: str = "float32",
+    *,
+    with_attention: bool = False,
+) -> None:
     """Write the ONNX files of a model, with `config.json` and `generation_config.json`, into a folder.
 
     Args:
         model: in float32 and evaluation mode.
         folder: that exists.
         quantization: one of `SUFFIXES`; int8 is dynamic, the activations are quantized as they come.
+        with_attention: of an encoder-decoder, the decoder also writes its attention to the source.
 
     Raises:
         ExportError: for a model that is too large for a file.
@@ -74,7 +82,10 @@ def write_onnx(model: VanillaTransformerPreTrainedModel, folder: Path, quantizat
     (folder / FOLDER).mkdir()
     config = model.config
     if config.is_encoder_decoder:
-        first, following = (_stored(trace(graph), quantization) for graph in decoder_graphs(model))
+        decoder = copy.deepcopy(model) if with_attention else model
+        if with_attention:
+            decoder.set_attn_implementation("eager")  # the only one that has its weights
+        first, following = (_stored(trace(graph), quantization) for graph in decoder_graphs(decoder, with_attention))
         graphs = {
             "encoder_model": _stored(trace(encoder_graph(model)), quantization),
             "decoder_model_merged": merge_steps(first, following),
