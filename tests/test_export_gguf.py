@@ -11,7 +11,7 @@ from tiny import randomise, tiny_model
 from vanilla_transformer import cli
 from vanilla_transformer.export import ExportError, to_gguf
 from vanilla_transformer.export.gguf_model import FILE_NAME
-from vanilla_transformer.generation.translate import encode_input
+from vanilla_transformer.generation.text_generator import encode_input
 from vanilla_transformer.tokenization import train_character_tokenizer, train_tokenizer
 
 TEXTS = [f"{n} red cats and {n * n} old dogs" for n in range(60)]

@@ -399,7 +399,7 @@ def load(
         model: a folder or Hub id.
         backend: one of `BACKENDS`; of `"ctranslate2"`, models that write text.
         quantization: of the weights of CTranslate2.
-        device, revision, trust_remote_code: as of [`Translator.from_pretrained`].
+        device, revision, trust_remote_code: as of [`TextGenerator.from_pretrained`].
 
     Raises:
         ValueError, OSError: where it cannot be loaded, in one sentence.
