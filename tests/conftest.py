@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hub_server import HubServer
-from snippets import Snippets
+from warm_python import WarmPython
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,6 +52,14 @@ def environment(server, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def snippets(environment, tmp_path_factory):
-    with Snippets(tmp_path_factory.mktemp("snippets"), environment) as snippets:
-        yield lambda code, **options: snippets.run(textwrap.dedent(code), **options)
+def python(environment):
+    """A Python that starts at once, with a Hub."""
+    with WarmPython(environment) as python:
+        yield python
+
+
+@pytest.fixture(scope="module")
+def snippets(python):
+    return lambda code, **options: python.run(
+        "import os, sys, torch, transformers\n" + textwrap.dedent(code), **options
+    )

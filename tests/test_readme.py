@@ -5,7 +5,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ import reference_opennmt
 import vanilla_transformer as vt
 from families import save_with_tokenizer
 from runs import reversed_words, save_translator
-from snippets import Snippets
 from tiny import tiny_model
 from vanilla_transformer import cli
 from vanilla_transformer.recipes.recipe import Recipe
@@ -40,19 +38,18 @@ DOCUMENTS = {
 # install, log in, or need other machines is read by the tool that it is for, and goes no further.
 SHELL = """
 set -euo pipefail
-piece() { "$PYTHON" -S "$ROOT/tests/snippets.py" "$SOCKET" "$@"; }
 make() { command make --dry-run --directory "$ROOT" "$@" > /dev/null; }
-pip() { piece "$TOOL" pip "$@"; }
-hf() { piece "import sys; from huggingface_hub.cli.hf import main; main()" "$@" --help > /dev/null; }
-accelerate() { piece "$TOOL" accelerate "$@"; }
-torchrun() { piece "$TOOL" torchrun "$@"; }
+pip() { "$PYTHON" -c "$TOOL" pip "$@"; }
+hf() { "$PYTHON" -m huggingface_hub.cli.hf "$@" --help > /dev/null; }
+accelerate() { "$PYTHON" -c "$TOOL" accelerate "$@"; }
+torchrun() { "$PYTHON" -c "$TOOL" torchrun "$@"; }
 vanilla-transformer() {
   if [ "$1" = train ] || [ "$1" = ablate ]; then
     set -- "$@" tokenizer.vocab_size=280 training.max_steps=2 training.eval_strategy=no training.save_strategy=no \
       training.load_best_model_at_end=false model.num_hidden_layers=1 generation.num_beams=1 averaging.last=0
   fi
   if [ "$1" = serve ]; then exec "$PYTHON" -m vanilla_transformer.cli "$@"; fi  # in the background, to be stopped by its job
-  piece "import sys; from vanilla_transformer.cli import main; main(sys.argv[1:])" "$@"
+  "$PYTHON" -m vanilla_transformer.cli "$@"
 }
 """
 
@@ -109,12 +106,6 @@ def save_checkpoints(folder):
     torch.save(checkpoint, folder / "model_step_100000.pt")
 
 
-@pytest.fixture(scope="module")
-def pieces(environment, tmp_path_factory):
-    with Snippets(tmp_path_factory.mktemp("pieces"), environment) as pieces:
-        yield pieces
-
-
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder as the reader of a document has it: text files, the project's scripts, models in runs/demo and runs/mine."""
@@ -139,15 +130,15 @@ def hub(server, folder):
 
 
 @pytest.mark.parametrize("block", shown("python"))
-def test_python_blocks_run(block, folder, hub, pieces):
+def test_python_blocks_run(block, folder, hub, python):
     """Reported in huggingface/transformers#43256 and #43827."""
     if "from peft" in block:
         pytest.importorskip("peft")
-    pieces.run(block, package="trust_remote_code" not in block, folder=folder)
+    python.run(block, package="trust_remote_code" not in block, folder=folder)
 
 
 @pytest.mark.parametrize("block", shown("bash"))
-def test_commands_run(block, folder, hub, pieces):
+def test_commands_run(block, folder, hub, python):
     trains = "vanilla-transformer train " in block
     if trains:
         shutil.rmtree(folder / "runs" / "mine")
@@ -157,8 +148,8 @@ def test_commands_run(block, folder, hub, pieces):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             block = block.replace("5000", str(free.getsockname()[1]))
-    names = {"ROOT": str(ROOT), "PYTHON": sys.executable, "SOCKET": pieces.socket, "TOOL": TOOL}
-    environment = pieces.environment | names
+    names = {"ROOT": str(ROOT), "PYTHON": python.executable, "TOOL": TOOL}
+    environment = python.environment | names
     done = subprocess.run(["bash", "-c", SHELL + block], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     if "curl" in block:
