@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Train an encoder-decoder in a loop that can be read: `python scripts/train_accelerate.py RECIPE.yaml [name=value ...] [--resume]`.
 
-What `scripts/train_seq2seq.py` does with transformers' Trainer, written out: the same recipe, data, batches, model and
+What `vanilla-transformer train` does with transformers' Trainer, written out: the same recipe, data, batches, model and
 losses, update by update. To be read from top to bottom, and to be changed where a Trainer is in the way. Of the recipe's
 training section it uses learning_rate, warmup_steps, adam_*, gradient_accumulation_steps, max_grad_norm, max_steps,
 num_train_epochs, logging_steps, save_strategy, save_steps and per_device_eval_batch_size; it has no generation,
@@ -76,7 +76,9 @@ def main(recipe: Recipe, resume: bool) -> None:
         )
     accelerator = Accelerator(cpu=not torch.accelerator.is_available())
     if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
-        raise RecipeError("this loop keeps the whole model in each process; use train_seq2seq.py to spread it.")
+        raise RecipeError(
+            "this loop keeps the whole model in each process; use vanilla-transformer train to shard it."
+        )
     folder = Path(recipe.output_dir)
     with ExitStack() as lock, catch_signals(accelerator.print) as interruption:
         with agree_on_errors():

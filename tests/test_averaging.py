@@ -1,8 +1,6 @@
 """Means of weights: of the best checkpoints, and the moving average, in whole and resumed runs and from a folder."""
 
 import json
-import runpy
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +11,6 @@ from safetensors.torch import save_file
 
 import vanilla_transformer as vt
 from runs import (
-    ROOT,
     equal_weights,
     every_update,
     files_of_at_most,
@@ -87,8 +84,7 @@ def test_without_loading_the_best_the_last_weights_are_scored_as_such(tmp_path, 
     assert equal_weights(weights(result.folder), weights(result.folder / "checkpoint-2"))
 
 
-@pytest.mark.parametrize("command", ["cli", "script"])
-def test_the_best_or_last_checkpoints_of_a_folder_are_averaged(tmp_path, command, monkeypatch):
+def test_the_best_or_last_checkpoints_of_a_folder_are_averaged(tmp_path):
     folders = checkpoints(tmp_path / "run", {3: 5.0, 6: 9.0, 9: 1.0, 12: 8.0})
     (tmp_path / "run" / "recipe.yaml").write_text(
         yaml.safe_dump({"training": {"metric_for_best_model": "bleu", "greater_is_better": True}})
@@ -96,17 +92,9 @@ def test_the_best_or_last_checkpoints_of_a_folder_are_averaged(tmp_path, command
 
     def averaged(*options):
         output = tmp_path / "averaged" / str(len(list(tmp_path.glob("averaged/*"))))
-        arguments = [str(tmp_path / "run"), "--output", str(output), *options]
-        if command == "cli":
-            with pytest.raises(SystemExit) as ended:
-                main(["average", *arguments])
-            assert ended.value.code == 0
-        else:
-            script = str(ROOT / "scripts" / "average_checkpoints.py")
-            monkeypatch.setattr(sys, "argv", [script, *arguments])
-            with pytest.raises(SystemExit) as ended:
-                runpy.run_path(script, run_name="__main__")
-            assert ended.value.code == 0
+        with pytest.raises(SystemExit) as ended:
+            main(["average", str(tmp_path / "run"), "--output", str(output), *options])
+        assert ended.value.code == 0
         return weights(output)
 
     assert equal_weights(averaged("--best", "2"), average_weights([folders[1], folders[3]]))
@@ -299,7 +287,7 @@ def test_two_processes_save_the_average_of_what_they_train_together(tmp_path):
     values = every_update(tmp_path, max_steps=3, save_total_limit=4)
     values |= {"averaging": {"ema": 0.5}, "evaluation": {"sentences": 4}}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
-    run_on_two(ROOT / "scripts" / "train_seq2seq.py", tmp_path / "recipe.yaml")
+    run_on_two("-m", "vanilla_transformer", "train", tmp_path / "recipe.yaml")
     average = {}
     for update in (1, 2, 3):
         folder = Path(values["output_dir"]) / f"checkpoint-{update}"

@@ -36,6 +36,7 @@ from vanilla_transformer.utils.schema import override_fields
 TESTS = Path(__file__).parent
 SCRIPTS = TESTS.parent / "scripts"
 FSDP = ("--config_file", SCRIPTS / "launch" / "fsdp2.yaml")
+TRAIN = ("-m", "vanilla_transformer", "train")
 DDP = ("--multi_gpu", "--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no")
 
 
@@ -166,7 +167,7 @@ def test_sharded_training_equals_that_of_one_process_and_saves_the_tied_matrix_o
 @pytest.mark.slow
 def test_a_run_of_two_processes_is_that_of_one(tmp_path, one_process):
     values = values_of(tmp_path, gradient_accumulation_steps=1)
-    said = launch(*DDP, SCRIPTS / "train_seq2seq.py", written(values))
+    said = launch(*DDP, *TRAIN, written(values))
     assert "warning" not in said.lower(), said
     run = Path(values["output_dir"])
     assert losses_of(run) == pytest.approx(losses_of(one_process), abs=1e-6)
@@ -187,8 +188,8 @@ def test_two_processes_are_stopped_by_a_signal_and_one_sentence_ends_both_where_
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(TESTS.parent)}
 
-    def start(*arguments, script=SCRIPTS / "train_seq2seq.py"):
-        command = [*launcher, script, recipe, *arguments]
+    def start(*arguments):
+        command = [*launcher, *TRAIN, recipe, *arguments]
         return subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True, env=environment)
 
     # far longer than it takes until the signal comes
@@ -220,7 +221,13 @@ def test_two_processes_are_stopped_by_a_signal_and_one_sentence_ends_both_where_
 def test_a_sharded_run_equals_that_of_one_process_also_resumed(tmp_path, one_process):
     """Reported in huggingface/accelerate#4171."""
     values = values_of(tmp_path, gradient_accumulation_steps=1)
-    command = (*FSDP, TESTS / "fsdp_on_cpu.py", SCRIPTS / "train_seq2seq.py", written(values))
+    command = (
+        *FSDP,
+        TESTS / "fsdp_on_cpu.py",
+        TESTS.parent / "vanilla_transformer" / "__main__.py",
+        "train",
+        written(values),
+    )
     launch(*command)
     run = Path(values["output_dir"])
     last = "checkpoint-6/model.safetensors"

@@ -13,7 +13,7 @@ import torch
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer, pipeline
 
-from runs import ROOT, reversed_words, run, run_on_two, weights
+from runs import reversed_words, run, run_on_two, weights
 from tiny import tiny_model
 from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens, load_texts
 from vanilla_transformer.data.token_datasets import CausalLMDataset, MaskedLMDataset
@@ -338,14 +338,13 @@ BLOCKS = {"causal-lm": ["data.block_size=8"]}
 
 @pytest.fixture(scope="module", params=[name for name in TASKS if name != "seq2seq"])
 def finished(request, tmp_path_factory):
-    """A run of each task in a process of its own, from the script, and what the process printed."""
+    """A run of each task in a process of its own, and what the process printed."""
     folder = tmp_path_factory.mktemp(request.param)
     values = recipe(folder, request.param, overrides=BLOCKS.get(request.param, ()))
     path = folder / "recipe.yaml"
     path.write_text(json.dumps(values))
-    script = {"causal-lm": "train_causal_lm", "masked-lm": "train_masked_lm"}.get(request.param, "train_classifier")
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / f"{script}.py", path],
+        [sys.executable, "-m", "vanilla_transformer", "train", path, "--task", request.param],
         capture_output=True,
         text=True,
         timeout=300,
@@ -553,11 +552,11 @@ def test_eight_rows_are_four_and_four(tmp_path, task):
         torch.testing.assert_close(tensor, second[name], rtol=1e-4, atol=1e-6)
 
 
-def test_a_script_refuses_the_recipe_of_another_task(tmp_path):
+def test_a_command_for_one_task_refuses_the_recipe_of_another(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps(recipe(tmp_path, "masked-lm")))
-    script = ROOT / "scripts" / "train_causal_lm.py"
-    done = subprocess.run([sys.executable, script, path], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-m", "vanilla_transformer", "train", path, "--task", "causal-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.strip() == f"error: {path} is a recipe for masked-lm, not for causal-lm."
 

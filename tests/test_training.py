@@ -457,11 +457,11 @@ def test_a_checkpoint_without_its_last_file_is_not_found(tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run as a user starts it, by the script and a file; its folder, its recipe and what it printed."""
+    """A run as a user starts it, by the command and a file; its folder, its recipe and what it printed."""
     folder = tmp_path_factory.mktemp("finished")
     values = recipe_values(folder)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(values))
-    command = [sys.executable, str(ROOT / "scripts" / "train_seq2seq.py"), str(folder / "recipe.yaml")]
+    command = [sys.executable, "-m", "vanilla_transformer", "train", str(folder / "recipe.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return Path(values["output_dir"]), values, done
@@ -778,7 +778,7 @@ def test_two_processes_evaluate_like_one_and_agree_on_a_run(tmp_path):
     values = recipe_values(tmp_path)
     values["training"] |= {"gradient_accumulation_steps": 1, "save_steps": 5, "eval_steps": 5, "max_steps": 7}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
-    command = (ROOT / "scripts" / "train_seq2seq.py", tmp_path / "recipe.yaml")
+    command = ("-m", "vanilla_transformer", "train", tmp_path / "recipe.yaml")
     done = run_on_two(*command)
     folder = Path(values["output_dir"])
     assert done.stderr.count("finished: ") == 1, "only the first process speaks"
