@@ -78,7 +78,7 @@ def _register_adapters(module: Any) -> None:
 
 def _register_decoding(module: Any) -> None:
     mixin = importlib.import_module(f"{__package__}.generation_vanilla_transformer").VanillaTransformerGenerationMixin
-    mixin.decoding_backend = importlib.import_module(f"{__package__}.decoding").FastDecoding
+    mixin.decoding_backend = importlib.import_module(f"{__package__}.decoding.backend").FastDecoding
 
 
 ACTIONS: dict[str, Callable[[ModuleType], None]] = {
