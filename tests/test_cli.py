@@ -176,7 +176,7 @@ def test_generate_and_evaluate_in_a_dtype(command, refused, folder, source_file,
     assert dtypes[0] == "float32" and set(dtypes[1:]) == {"int8"}
     assert "dtype='int4' is not one of" in refused(*generate, "--dtype", "int4")
     # what the ordinary path decodes is not rounded, and other models have no fast one
-    monkeypatch.setattr("vanilla_transformer.decoding.backend.reason_against_model", lambda model: "it is hooked")
+    monkeypatch.setattr("vanilla_transformer.decoding.backend.examine_model", lambda model: ("it is hooked", []))
     assert "warning: --dtype int8 had no effect, since it is hooked." in command(*generate, "--dtype", "int8")[2]
     bart = BartConfig(vocab_size=280, d_model=16, encoder_layers=1, decoder_layers=1)
     BartForConditionalGeneration(bart).save_pretrained(tmp_path / "bart")

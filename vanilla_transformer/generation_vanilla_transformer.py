@@ -5,6 +5,7 @@ A checkpoint carries this file to the Hub beside the modeling file, so it import
 """
 
 import copy
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -198,13 +199,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         else:
             generation_config = copy.deepcopy(generation_config)
             generation_config.update(**changes)
-        self.last_decoding, self.decoding_dtype = None, setting("decoding_dtype") or "float32"
-        if self.decoding_backend is not None:
-            self.decoding_backend.check_dtype(self.decoding_dtype)
-        output = super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
-        if self.last_decoding is None and self.decoding_backend is not None:
-            self.decoding_backend.report(self, "this method of generation is transformers' own")
-        return output
+        self.decoding_dtype = setting("decoding_dtype") or "float32"
+        with nullcontext() if self.decoding_backend is None else self.decoding_backend.call(self):
+            return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
 
     def optimize_for_inference(self, dtype: str = "float32") -> "VanillaTransformerGenerationMixin":
         """Let `generate()` multiply by weights of this dtype, where fast decoding serves the model; return the model.

@@ -8,7 +8,7 @@ The files that travel with a checkpoint know none of this: importing the package
 `VanillaTransformerGenerationMixin.decoding_backend`, and without it they decode as transformers does.
 """
 
-from .. import modeling_vanilla_transformer  # noqa: F401, first: importing it imports the backend
-from .backend import DecodingReport, FastDecoding
+from vanilla_transformer import modeling_vanilla_transformer  # noqa: F401, first: importing it imports the backend
+from vanilla_transformer.decoding.backend import DecodingReport, FastDecoding
 
 __all__ = ["DecodingReport", "FastDecoding"]

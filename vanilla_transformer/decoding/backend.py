@@ -1,6 +1,9 @@
 """What `generate()` asks: run a call fast, or say why the ordinary path has to."""
 
 import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,12 +11,12 @@ import torch
 from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.modeling_outputs import BaseModelOutput
 
-from .beam_search import BeamSearch
-from .eligibility import reason_against_call, reason_against_model
-from .engine import Engine, run_whole
-from .products import check_dtype
-from .sampling import sample
-from .weights import PreparedWeights, free_prepared_weights, prepared_weights
+from vanilla_transformer.decoding.beam_search import BeamSearch
+from vanilla_transformer.decoding.eligibility import examine_model, reason_against_call
+from vanilla_transformer.decoding.engine import Engine, run_whole
+from vanilla_transformer.decoding.products import check_dtype
+from vanilla_transformer.decoding.sampling import sample
+from vanilla_transformer.decoding.weights import PreparedWeights, free_prepared_weights, prepared_weights
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +36,44 @@ class DecodingReport:
     copied_bytes: int = 0
 
 
+class _Calls(threading.local):
+    """The calls of `generate()` that run in a thread, the innermost last: each model, and what was found about it."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[Any, str | None, PreparedWeights | None]] = []
+
+
+_CALLS = _Calls()
+
+
+def _examine(model: Any) -> tuple[str | None, PreparedWeights | None]:
+    """Return why a model cannot be served, or its weights: examined once for the encoder and the decoder of a call."""
+    if _CALLS.stack and _CALLS.stack[-1][0] is model:
+        return _CALLS.stack[-1][1:]
+    reason, tensors = examine_model(model)
+    return reason, None if reason else prepared_weights(model, tensors, model.decoding_dtype)
+
+
 class FastDecoding:
     """The decoding backend of `VanillaTransformerGenerationMixin`."""
+
+    @classmethod
+    @contextmanager
+    def call(cls, model: Any) -> Iterator[None]:
+        """Hold what is known of a model while `generate()` runs, and say in the end how it decoded.
+
+        Raises:
+            ValueError: for a `decoding_dtype` that there is not here.
+        """
+        check_dtype(model.decoding_dtype)
+        model.last_decoding = None
+        _CALLS.stack.append((model, *_examine(model)))
+        try:
+            yield
+        finally:
+            _CALLS.stack.pop()
+        if model.last_decoding is None:
+            cls.report(model, "this method of generation is transformers' own")
 
     @staticmethod
     def report(model: Any, reason: str, weights: PreparedWeights | None = None) -> None:
@@ -68,17 +107,17 @@ class FastDecoding:
         plain = plain and (mask is None or (mask.shape == ids.shape and bool((mask != 0).any(-1).all())))
         if others or not plain or config.output_attentions or config.output_hidden_states:
             return None
-        if reason_against_model(model) is not None:
+        weights = _examine(model)[1]
+        if weights is None:
             return None
-        stack = prepared_weights(model, model.decoding_dtype).encoder
-        assert stack is not None
+        assert weights.encoder is not None
         model.model.encoder.check_token_ids(ids)
         positions = torch.arange(ids.shape[1]).expand_as(ids)
         if mask is not None and bool(mask.all()):
             mask = None
         if mask is not None:
             positions = (mask.long().cumsum(-1) - 1).clamp(min=0)
-        return BaseModelOutput(run_whole(stack, ids, positions, mask, model.config.sliding_window))
+        return BaseModelOutput(run_whole(weights.encoder, ids, positions, mask, model.config.sliding_window))
 
     @classmethod
     def decode(
@@ -97,12 +136,12 @@ class FastDecoding:
 
         `tokenizer` comes with stop strings, whose criteria hold what they need of it.
         """
-        reason = "processes wait for one another" if synced_gpus else reason_against_model(model)
+        reason, weights = _examine(model)
+        reason = "processes wait for one another" if synced_gpus else reason
         reason = reason or reason_against_call(model, generation_config, inputs)
-        if reason:
-            cls.report(model, reason)
+        if reason or weights is None:
+            cls.report(model, reason or "")
             return None
-        weights = prepared_weights(model, model.decoding_dtype)
         beams = generation_config.num_beams
         steps = generation_config.max_length - input_ids.shape[1]
         engine = Engine(weights, model.config, beams, steps)
@@ -113,13 +152,13 @@ class FastDecoding:
             mask = inputs.get("decoder_attention_mask")
             mask = None if mask is None else mask[::beams]
         model.model.decoder.check_token_ids(prompts)
-        logits = engine.read_prompt(prompts, mask)
+        states = engine.read_prompt(prompts, mask)
         if beams > 1:
             search = BeamSearch(model, engine, input_ids, logits_processor, stopping_criteria, generation_config)
-            output = search.run(logits)
+            output = search.run(states)
         else:
             output = sample(
-                model, engine, logits, input_ids, logits_processor, stopping_criteria, generation_config, streamer
+                model, engine, states, input_ids, logits_processor, stopping_criteria, generation_config, streamer
             )
         cls.report(model, "", weights)
         return output

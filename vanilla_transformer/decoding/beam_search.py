@@ -8,10 +8,10 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
 from transformers.generation.utils import GenerateBeamDecoderOnlyOutput, GenerateBeamEncoderDecoderOutput
 
-from ..generation_vanilla_transformer import SourceLengthCriteria
-from .engine import Engine
-from .sampling import worth_dropping
-from .scores import Processors, top_scores
+from vanilla_transformer.decoding.engine import Engine
+from vanilla_transformer.decoding.sampling import worth_dropping
+from vanilla_transformer.decoding.scores import Processors, top_scores
+from vanilla_transformer.generation_vanilla_transformer import SourceLengthCriteria
 
 NOTHING = -1e9
 """What transformers takes as the score of a hypothesis that there is not."""
@@ -85,9 +85,9 @@ class BeamSearch:
             and self.raw_logits is None
         )
 
-    def run(self, logits: torch.Tensor) -> Any:
-        """Return what `generate()` returns, given the logits (B, V) behind the prompts."""
-        logits = logits.repeat_interleave(self.beams, dim=0)
+    def run(self, states: torch.Tensor) -> Any:
+        """Return what `generate()` returns, given the last states (B, D) of the prompts."""
+        logits = self.engine.logits(states).repeat_interleave(self.beams, dim=0)
         while True:
             scores, parents, tokens = self._candidates(logits)
             ids, history = self._extended(parents, tokens)
@@ -109,7 +109,7 @@ class BeamSearch:
                 kept = torch.tensor(open_sentences)
                 tokens = tokens.index_select(0, kept)
                 self._keep(kept)
-            logits = self.engine.step(tokens.flatten())
+            logits = self.engine.logits(self.engine.step(tokens.flatten()))
 
     def _candidates(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return scores, beams and tokens (G, C) of the best continuations of logits (G * W, V), best first."""

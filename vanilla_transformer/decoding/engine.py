@@ -7,9 +7,13 @@ import torch
 from torch.nn.functional import embedding
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from ..positions_vanilla_transformer import apply_rotary_pos_emb
-from .cache import FIRST_STEPS, KeyValueCache, Visibility
-from .weights import PreparedWeights, StackWeights
+from vanilla_transformer.decoding.cache import FIRST_STEPS, KeyValueCache, Visibility
+from vanilla_transformer.decoding.scores import best_tokens
+from vanilla_transformer.decoding.screening import Mask
+from vanilla_transformer.decoding.weights import PreparedWeights, StackWeights
+from vanilla_transformer.positions_vanilla_transformer import apply_rotary_pos_emb
+
+MOST_MISSES = 4
 
 FEW_GROUPS = 8
 """Groups below which torch's fused attention is faster than two batched products."""
@@ -144,6 +148,7 @@ class Engine:
         self.cross: list[tuple[torch.Tensor, torch.Tensor]] | None = None
         self.cross_mask: torch.Tensor | None = None
         self.positions: torch.Tensor | int = 0
+        self.misses = 0  # of screening, which a model without clear preferences is not worth
 
     def read_source(self, states: torch.Tensor, mask: torch.Tensor | None) -> None:
         """Project the source (G, S, D), with `mask` (G, S) or `None`, to keys and values of every layer."""
@@ -159,7 +164,7 @@ class Engine:
             self.cross_mask = hidden
 
     def read_prompt(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """Read the prompt (G, P), with `mask` (G, P) or `None`; return the logits (G, V) of what follows."""
+        """Read the prompt (G, P), with `mask` (G, P) or `None`; return the last states (G, D)."""
         (groups, length), stack = ids.shape, self.stack
         if mask is not None and bool(mask.all()):
             mask = None
@@ -184,8 +189,8 @@ class Engine:
         states = run_whole(
             stack, ids, positions, mask, self.window, self.cache.add(length), self.cross, self.cross_mask
         )
-        self._choose_products(groups * self.beams)
-        return self.weights.head.for_rows(groups)(states[:, -1])
+        self.layers = self.stack.for_rows(groups * self.beams)
+        return states[:, -1]
 
     def _compute_tables(self, count: int) -> None:
         """Compute what depends on positions or distances below `count`."""
@@ -193,12 +198,8 @@ class Engine:
         self.rotations = self.stack.rotations(count)
         self.visibility.bias = self.stack.score_bias(count)
 
-    def _choose_products(self, rows: int) -> None:
-        self.layers = self.stack.for_rows(rows)
-        self.head = self.weights.head.for_rows(rows)
-
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Read a token of every row (G * W,), row by row of a group; return the logits (G * W, V) of what follows."""
+        """Read a token of every row (G * W,), row by row of a group; return the last states (G * W, D)."""
         stack, beams = self.stack, self.beams
         rows, heads, width = len(tokens), stack.key_value_heads, stack.head_dim
         groups = rows // beams
@@ -235,7 +236,20 @@ class Engine:
             states = layer.feed_forward(states)
         self.place += 1
         self.positions = self.positions + 1
-        return self.head(states if stack.norm is None else stack.norm(states))
+        return states if stack.norm is None else stack.norm(states)
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the logits (rows, V) behind the last states (rows, D)."""
+        return self.weights.head.logits(states)
+
+    def best_tokens(self, states: torch.Tensor, mask: Mask) -> torch.Tensor:
+        """Return the best token (rows,) behind the last states (rows, D); see [`ScreenedArgmax`] for `mask`."""
+        if self.misses < MOST_MISSES and (screen := self.weights.head.screen()) is not None:
+            tokens = screen(self.weights.head.inputs(states), mask)
+            if tokens is not None:
+                return tokens
+            self.misses += 1
+        return best_tokens(mask(self.logits(states)))
 
     def _attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float

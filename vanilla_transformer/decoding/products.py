@@ -5,15 +5,16 @@ import warnings
 from collections.abc import Callable
 
 import torch
-from torch.nn.functional import linear
 
 RowsProduct = Callable[[torch.Tensor], torch.Tensor]
 
 DTYPES = ("float32", "bfloat16", "int8")
 _ENGINE_LOCK = threading.Lock()
 
-SMALL_WEIGHT = 2**18
-"""Elements up to which calling oneDNN costs more than its layout saves."""
+SMALL_WEIGHT = 2**16
+"""Elements below which, for fewer than `FEW_ROWS`, calling oneDNN costs more than its layout saves."""
+
+FEW_ROWS = 16
 
 NOT_ROUNDED = 2**16
 """Elements up to which a weight stays in float32, since a cache holds it."""
@@ -31,14 +32,11 @@ def _onednn_ops() -> tuple | None:
 def choose_form(rows: int, outputs: int, inputs: int) -> str:
     """Return the layout of a weight (outputs, inputs) that is fastest for so many rows.
 
-    `"plain"`: as it is. `"transposed"`: its rows are read one after the other in a vector-matrix product. `"packed"`:
-    oneDNN's blocks, for two rows and more. Measured on two kinds of processors with weights that no cache held.
+    `"packed"`: oneDNN's blocks, which are read at the speed of the memory for one row, too. `"transposed"`: inputs first,
+    for small weights, and where this build of torch has no oneDNN. Measured with weights that no cache held.
     """
-    if outputs * inputs <= SMALL_WEIGHT:
-        return "transposed"
-    if rows == 1:
-        return "transposed" if outputs > inputs else "plain"
-    return "transposed" if _onednn_ops() is None else "packed"
+    is_small = outputs * inputs < SMALL_WEIGHT and rows < FEW_ROWS
+    return "transposed" if is_small or _onednn_ops() is None else "packed"
 
 
 def check_dtype(dtype: str) -> None:
@@ -49,24 +47,38 @@ def check_dtype(dtype: str) -> None:
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype={dtype!r} is not one of {', '.join(map(repr, DTYPES))}.")
-    if dtype == "int8" and not _int8_engines():
+    if dtype == "int8" and not int8_engines():
         raise ValueError("this build of torch has no int8 products (fbgemm or onednn); use dtype='float32'.")
     if dtype == "bfloat16" and not (_onednn_ops() and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
         raise ValueError("this processor or build of torch has no bfloat16 products; use dtype='float32' or 'int8'.")
 
 
-def _int8_engines() -> list[str]:
+def int8_engines() -> list[str]:
     return [engine for engine in ("fbgemm", "onednn") if engine in torch.backends.quantized.supported_engines]
 
 
-def quantized_product(weight: torch.Tensor, bias: torch.Tensor | None, engine: str) -> RowsProduct:
-    """Return the product with a weight in int8, each row of it and of the states scaled by its own largest value."""
+def _has_amx() -> bool:
+    capabilities = getattr(torch.cpu, "get_capabilities", None)
+    return capabilities is not None and bool(capabilities().get("amx_int8"))
+
+
+def choose_int8_engine(rows: int) -> str:
+    """Return the engine whose int8 products are fastest for so many rows: oneDNN's from 32 on, with AMX from 2 on."""
+    return int8_engines()[0 if rows < (2 if _has_amx() else 32) else -1]
+
+
+def quantize_rows(weight: torch.Tensor) -> torch.Tensor:
+    """Return a weight (outputs, inputs) in int8, each row scaled by its own largest value."""
     scales = weight.abs().amax(1).clamp(min=1e-8) / 127
-    zeros = torch.zeros(len(weight), dtype=torch.long)
-    with _ENGINE_LOCK, warnings.catch_warnings():
+    with warnings.catch_warnings():
         # torch means to drop tensors of this kind, and has no other int8 products of a processor's speed so far
         warnings.filterwarnings("ignore", "torch.quantize_per_tensor", UserWarning)
-        quantized = torch.quantize_per_channel(weight, scales, zeros, 0, torch.qint8)
+        return torch.quantize_per_channel(weight, scales, torch.zeros(len(weight), dtype=torch.long), 0, torch.qint8)
+
+
+def quantized_product(quantized: torch.Tensor, bias: torch.Tensor | None, engine: str) -> RowsProduct:
+    """Return the product with a weight of `quantize_rows`, for states that are scaled by their range at every call."""
+    with _ENGINE_LOCK:
         # the engine is a setting of the process, read where a weight is packed
         before = torch.backends.quantized.engine
         torch.backends.quantized.engine = engine
@@ -100,9 +112,8 @@ class Product:
         # rounding states costs more than a small weight saves
         is_whole = self.dtype == "float32" or self.shape[0] * self.shape[1] <= NOT_ROUNDED
         form = choose_form(rows, *self.shape) if is_whole else self.dtype
-        if form == "int8":  # one row is faster in the first engine, several in the last
-            engines = _int8_engines()
-            form = engines[0 if rows == 1 else -1]
+        if form == "int8":
+            form = choose_int8_engine(rows)
         if form not in self._forms:
             self._forms[form] = self._build(form)
         return self._forms[form]
@@ -112,16 +123,13 @@ class Product:
         if form == "transposed":
             matrix = torch.cat([weight.t() for weight in self.weights], dim=1).contiguous()
             self.copied_bytes += matrix.nbytes
-            if bias is None:
-                return lambda x: torch.mm(x, matrix)
-            return lambda x: torch.addmm(bias, x, matrix)
+            # without a bias torch multiplies one row several times more slowly
+            added = matrix.new_zeros(self.shape[0]) if bias is None else bias
+            return lambda x: torch.addmm(added, x, matrix)
         weight = self.weights[0] if len(self.weights) == 1 else torch.cat(self.weights)
         if form in ("fbgemm", "onednn"):
             self.copied_bytes += weight.numel()
-            return quantized_product(weight, bias, form)
-        if form == "plain":
-            self.copied_bytes += weight.nbytes if len(self.weights) > 1 else 0
-            return lambda x: linear(x, weight, bias)
+            return quantized_product(quantize_rows(weight), bias, form)
         operators = _onednn_ops()
         assert operators is not None
         pack, multiply = operators

@@ -1,5 +1,6 @@
 """Greedy decoding and sampling, token by token as transformers' `_sample`, without rows that have ended."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -7,8 +8,8 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
-from .engine import Engine
-from .scores import Processors, best_tokens
+from vanilla_transformer.decoding.engine import Engine
+from vanilla_transformer.decoding.scores import Processors, best_tokens
 
 
 def worth_dropping(active: int, rows: int) -> bool:
@@ -34,19 +35,20 @@ def _filled_cache(engine: Engine, config: Any) -> Cache:
 def sample(
     model: Any,
     engine: Engine,
-    logits: torch.Tensor,
+    states: torch.Tensor,
     input_ids: torch.Tensor,
     logits_processor: LogitsProcessorList,
     stopping_criteria: StoppingCriteriaList,
     generation_config: Any,
     streamer: Any = None,
 ) -> Any:
-    """Return what `generate()` returns, given the logits (B, V) behind the prompt `input_ids` (B, P)."""
+    """Return what `generate()` returns, given the last states (B, D) of the prompts `input_ids` (B, P)."""
     config, rows = generation_config, len(input_ids)
     wants_dict = config.return_dict_in_generate
     scores: tuple[torch.Tensor, ...] | None = () if wants_dict and config.output_scores else None
     raw_logits: tuple[torch.Tensor, ...] | None = () if wants_dict and config.output_logits else None
-    processors = Processors(logits_processor, logits.shape[1])
+    processors = Processors(logits_processor, model.config.output_vocab_size)
+    needs_scores = config.do_sample or processors.reads_ids or scores is not None or raw_logits is not None
     may_drop = processors.row_by_row and not wants_dict
     fills_up = any(hasattr(criteria, "eos_token_id") for criteria in stopping_criteria)
     unfinished = torch.ones(rows, dtype=torch.long)
@@ -54,19 +56,24 @@ def sample(
     probabilities = torch.empty(0)
     while True:
         # choose a token for every row that is still computed
-        if raw_logits is not None:
-            raw_logits += (logits.clone(),)
-        chosen = processors(input_ids[active] if len(active) < rows else input_ids, logits)
-        if scores is not None:
-            scores += (chosen,)
+        ids = input_ids[active] if len(active) < rows else input_ids
         tokens = torch.zeros(rows, dtype=torch.long)
-        if config.do_sample:
-            current = chosen.softmax(-1)
-            # rows that were dropped draw too, for nothing, so that the others draw what they would beside them
-            probabilities = current if len(active) == rows else probabilities.index_copy(0, active, current)
-            tokens = torch.multinomial(probabilities, num_samples=1).squeeze(1)
+        if not needs_scores:
+            tokens[active] = engine.best_tokens(states, partial(processors, ids))
         else:
-            tokens[active] = best_tokens(chosen)
+            logits = engine.logits(states)
+            if raw_logits is not None:
+                raw_logits += (logits.clone(),)
+            chosen = processors(ids, logits)
+            if scores is not None:
+                scores += (chosen,)
+            if config.do_sample:
+                current = chosen.softmax(-1)
+                # rows that were dropped draw too, for nothing, so that the others draw what they would beside them
+                probabilities = current if len(active) == rows else probabilities.index_copy(0, active, current)
+                tokens = torch.multinomial(probabilities, num_samples=1).squeeze(1)
+            else:
+                tokens[active] = best_tokens(chosen)
         if fills_up:
             tokens = tokens * unfinished + config._pad_token_tensor * (1 - unfinished)
         # see which rows have ended
@@ -81,7 +88,7 @@ def sample(
             kept = unfinished[active].nonzero().squeeze(1)
             active = active[kept]
             engine.keep_groups(kept)
-        logits = engine.step(tokens[active] if len(active) < rows else tokens)
+        states = engine.step(tokens[active] if len(active) < rows else tokens)
     if streamer is not None:
         streamer.end()
     if not wants_dict:

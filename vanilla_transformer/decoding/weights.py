@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..modeling_vanilla_transformer import sinusoidal_encoding
-from ..positions_vanilla_transformer import alibi_slopes, relative_buckets, rotary_embeddings
-from .products import Product, RowsProduct
+from vanilla_transformer.decoding.products import Product
+from vanilla_transformer.decoding.screening import ScreenedArgmax, can_screen
+from vanilla_transformer.modeling_vanilla_transformer import sinusoidal_encoding
+from vanilla_transformer.positions_vanilla_transformer import alibi_slopes, relative_buckets, rotary_embeddings
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -180,53 +181,58 @@ class HeadWeights:
     """From the last states to logits."""
 
     def __init__(self, model: Any, dtype: str):
-        self.scale = model.config.output_scale
+        self.scale, self.dtype = model.config.output_scale, dtype
         bias = model.lm_head.bias if model.output_bias is None else model.output_bias
         self.product = Product([model.lm_head.weight], [bias], dtype)
+        self._screen: ScreenedArgmax | None = None
         self.transform, self.transform_norm = None, None
         if model.output_transform is not None:
             self.transform = product_of(dtype, model.output_transform.dense)
             self.transform_norm = norm_function(model.output_transform.norm)
             self.activation = model.output_transform.activation
 
-    def products(self) -> Iterator[Product]:
-        yield from (product for product in (self.product, self.transform) if product is not None)
+    def products(self) -> Iterator[Product | ScreenedArgmax]:
+        """Yield what holds copies of weights."""
+        yield from (product for product in (self.product, self.transform, self._screen) if product is not None)
 
-    def for_rows(self, rows: int) -> Function:
-        """Return the function (rows, D) -> (rows, V)."""
-        project: RowsProduct = self.product.for_rows(rows)
-        if self.transform is None and self.scale == 1:
-            return project
-        dense = None if self.transform is None else self.transform.for_rows(rows)
+    def inputs(self, states: torch.Tensor) -> torch.Tensor:
+        """Return what is multiplied by the output weights (rows, D), of the last states (rows, D)."""
+        if self.transform is not None:
+            states = self.activation(self.transform.for_rows(len(states))(states))
+            states = states if self.transform_norm is None else self.transform_norm(states)
+        return states if self.scale == 1 else states * self.scale
 
-        def logits(states: torch.Tensor) -> torch.Tensor:
-            if dense is not None:
-                states = self.activation(dense(states))
-                states = states if self.transform_norm is None else self.transform_norm(states)
-            return project(states * self.scale if self.scale != 1 else states)
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the logits (rows, V) behind the last states (rows, D)."""
+        return self.product.for_rows(len(states))(self.inputs(states))
 
-        return logits
+    def screen(self) -> ScreenedArgmax | None:
+        """Return what finds the best token without most logits; `None` where that would save nothing."""
+        if self._screen is None and self.dtype == "float32" and can_screen(*self.product.shape):
+            self._screen = ScreenedArgmax(self.product.weights[0], self.product.bias)
+        return self._screen
 
 
 class PreparedWeights:
     """What decoding reads of a model, in layouts of its own.
 
-    Copies take, in float32 and beside the model, at most `4 * (decoder + encoder matrices + head)` bytes for batches and
-    `4 * (matrices of the decoder with more outputs than inputs + head)` for single rows; each is built when it is first
-    needed. In bfloat16 a copy takes half of that, in int8 a quarter.
+    Copies take, in float32 and beside the model, at most `4 * (decoder + encoder matrices + head)` bytes, and matrices
+    below `products.SMALL_WEIGHT` elements up to twice that; greedy decoding has a head above `screening.LARGE_WEIGHT`
+    elements in int8 instead, one byte an element. Each is built when it is first needed. In bfloat16 a copy takes half of
+    that, in int8 a quarter.
 
     Args:
         model: any that `eligibility` lets through.
+        tensors: its parameters and buffers.
         dtype: of products, `"float32"`, `"bfloat16"` or `"int8"`.
     """
 
-    def __init__(self, model: Any, dtype: str = "float32"):
+    def __init__(self, model: Any, tensors: list[torch.Tensor], dtype: str = "float32"):
         base = model.model
         self.dtype = dtype
         self.encoder = StackWeights(base.encoder, dtype) if model.config.is_encoder_decoder else None
         self.decoder = StackWeights(base.decoder, dtype)
         self.head = HeadWeights(model, dtype)
-        tensors = _tensors_of(model)
         # holding them keeps their addresses from being given to others
         self._tensors = [tensor.detach() for tensor in tensors]
         self._identities = [_identity(tensor) for tensor in tensors]
@@ -234,19 +240,15 @@ class PreparedWeights:
         self._samples = [t.view(-1)[:: t.shape[-1] + 1] for t in self._tensors if t.is_contiguous() and t.dim() > 0]
         self._values = torch.cat(self._samples)
 
-    def are_current(self, model: Any) -> bool:
-        """Whether the model still has the tensors with the values that were prepared."""
-        identities = [_identity(tensor) for tensor in _tensors_of(model)]
+    def are_current(self, tensors: list[torch.Tensor]) -> bool:
+        """Whether the tensors of the model are still those, with the values, that were prepared."""
+        identities = [_identity(tensor) for tensor in tensors]
         return identities == self._identities and torch.equal(torch.cat(self._samples), self._values)
 
     def copied_bytes(self) -> int:
         """Return the memory of all copies in bytes."""
         stacks = [stack for stack in (self.encoder, self.decoder, self.head) if stack is not None]
         return sum(product.copied_bytes for stack in stacks for product in stack.products())
-
-
-def _tensors_of(model: nn.Module) -> list[torch.Tensor]:
-    return [*model.parameters(), *model.buffers()]
 
 
 def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
@@ -257,13 +259,17 @@ _PREPARED: weakref.WeakKeyDictionary[nn.Module, PreparedWeights] = weakref.WeakK
 _LOCK = threading.Lock()
 
 
-def prepared_weights(model: Any, dtype: str = "float32") -> PreparedWeights:
-    """Return the weights of a model prepared for decoding: those of an earlier call, unless the model's have changed."""
+def prepared_weights(model: Any, tensors: list[torch.Tensor], dtype: str = "float32") -> PreparedWeights:
+    """Return the weights of a model prepared for decoding: those of an earlier call, unless the model's have changed.
+
+    Args:
+        tensors: the model's parameters and buffers.
+    """
     with _LOCK:
         weights = _PREPARED.get(model)
-        if weights is None or weights.dtype != dtype or not weights.are_current(model):
+        if weights is None or weights.dtype != dtype or not weights.are_current(tensors):
             _PREPARED.pop(model, None)
-            weights = _PREPARED[model] = PreparedWeights(model, dtype)
+            weights = _PREPARED[model] = PreparedWeights(model, tensors, dtype)
         return weights
 
 
