@@ -1,8 +1,8 @@
 # From a fresh clone, with Python 3.11 or newer:
 #   make demo     install, train on generated data, translate unseen input, draw the attention
 #   make test     install, run the tests
-#   make check    install, lint, check the format and the types (what CI runs beside the tests)
-#   make format   install, fix what can be fixed by itself
+#   make check    install, check lint, format, types and spelling (CI runs this and the tests)
+#   make format   install, format the code and fix what lint can fix
 #   make clean    remove the environment and everything that was built
 PYTHON ?= python3
 VENV ?= .venv
