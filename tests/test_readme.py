@@ -75,7 +75,8 @@ if not Path("runs/launched").exists():  # one process stands for all of a block'
              "generation.num_beams=2", "training.eval_strategy=no", "training.save_strategy=no",
              "training.load_best_model_at_end=false", "model.num_hidden_layers=1"]
     sys.argv = [parsed.training_script, *parsed.training_script_args, *quick]
-    runpy.run_path(parsed.training_script, run_name="__main__")
+    run = runpy.run_module if parsed.module else runpy.run_path
+    run(parsed.training_script, run_name="__main__")
 """
 
 
@@ -201,7 +202,7 @@ def test_every_document_is_linked_from_the_readme():
 
 
 def test_files_named_in_documents_exist():
-    for name, text in DOCUMENTS.items():
+    for name, text in DOCUMENTS.items() - {("CHANGELOG.md", DOCUMENTS["CHANGELOG.md"])}:  # which names those that went
         for path in re.findall(r"\b(?:scripts|tests|vanilla_transformer)/[\w/.-]+\.(?:py|yaml)\b", text):
             assert (ROOT / path).is_file(), (name, path)
 
