@@ -1,5 +1,6 @@
 """Runs and saved models of a few seconds, and what is read of them, shared by the test modules."""
 
+import importlib.util
 import json
 import os
 import random
@@ -24,6 +25,14 @@ from vanilla_transformer.utils.schema import override_fields
 ROOT = Path(__file__).parent.parent
 
 WORDS = ("red", "green", "blue", "dog", "cat", "house", "tree", "river", "stone", "sun")
+
+
+def load_script(name):
+    """A file of scripts/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def reversed_words(count, seed):

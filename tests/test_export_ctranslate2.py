@@ -90,11 +90,13 @@ def test_the_command_compares_on_a_file_of_texts(tmp_path, tokenizer, capsys):
 @pytest.mark.parametrize("quantization", ["int8", "int8_bfloat16", "float16"])
 def test_weights_can_be_quantized(tmp_path, tokenizer, quantization):
     model = randomise(tiny_model("decoder-only", vocab_size=280, position_encoding="rope")).eval()
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     sizes = {}
     for kind in ("float32", quantization):
         to_ctranslate2(model, tokenizer, tmp_path / kind, kind)
         sizes[kind] = (tmp_path / kind / "model.bin").stat().st_size
     assert sizes[quantization] < 0.75 * sizes["float32"]
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items()), "the model stays"
 
 
 def test_a_model_in_training_or_half_precision_is_exported_and_stays_as_it_is(tmp_path, tokenizer):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import vanilla_transformer as vt
+from runs import load_script, reversed_words, save_translator
 from tiny import randomise, tiny_model
 from vanilla_transformer.export import ExportError, onnx_model, to_onnx
 from vanilla_transformer.export.onnx_merge import CONDITION
@@ -130,3 +131,15 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(tmp_path, tokenizer):
     with pytest.raises(ExportError, match="ForSequenceClassification with architecture='decoder-only' has no place"):
         to_onnx(model, tokenizer, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_runtimes_are_compared_in_one_table(tmp_path, capsys):
+    """Random weights: BLEU is 0, and the runtimes write the same in float32, whole batches at once."""
+    save_translator(tmp_path / "run")
+    for name, side in (("source", 0), ("target", 1)):
+        (tmp_path / name).write_text("".join(f"{pair[side]}\n" for pair in reversed_words(20, 5)))
+    arguments = [str(tmp_path / "run"), "--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")]
+    assert load_script("compare_runtimes").main(arguments) == 0
+    said = capsys.readouterr().out
+    assert all(said.count(name) >= 2 for name in ("torch", "CTranslate2", "onnxruntime"))
+    assert said.count("100.0 %") >= 3 and ", line " not in said

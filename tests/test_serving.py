@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import http.client
-import importlib.util
 import json
 import os
 import signal
@@ -20,7 +19,7 @@ from starlette.testclient import TestClient
 from transformers import pipeline
 
 import vanilla_transformer as vt
-from runs import ROOT, reversed_words, save_translator, word_tokenizer
+from runs import ROOT, load_script, reversed_words, save_translator, word_tokenizer
 from tiny import tiny_model
 from vanilla_transformer import cli
 from vanilla_transformer.generation.text_generator import TextGenerator
@@ -629,13 +628,6 @@ def refused(capsys):
         return err
 
     return run
-
-
-def load_script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_server_starts_refuses_a_taken_port_and_stops_when_asked(folder, refused, tmp_path):

@@ -274,7 +274,8 @@ def _position_table(stack: VanillaTransformerStack) -> np.ndarray:
 
 
 def _array(tensor: Any) -> np.ndarray:
-    return tensor.detach().cpu().float().numpy()
+    """Return a copy, since CTranslate2 quantizes arrays in place."""
+    return tensor.detach().cpu().float().numpy().copy()
 
 
 def vocabularies(

@@ -34,8 +34,11 @@ class OnnxRuntime:
         self.ends = _ends(model)
         self.heads, self.width = int(model.config.num_key_value_heads), int(model.config.head_dim)  # type: ignore[arg-type]
 
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+
         def opened(graph: str) -> Any:
-            return onnxruntime.InferenceSession(folder / file_name(graph, quantization))
+            return onnxruntime.InferenceSession(folder / file_name(graph, quantization), options)
 
         if self.config.is_encoder_decoder:
             self.encoder, self.decoder = opened("encoder_model"), opened("decoder_model_merged")

@@ -16,6 +16,7 @@ __all__ = [
     "Parity",
     "Runtime",
     "check_parity",
+    "gap_of_choices",
     "largest_difference",
     "random_rows",
     "written_by_generate",
@@ -159,14 +160,24 @@ def largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 @torch.inference_mode()
-def _is_tie(model: VanillaTransformerPreTrainedModel, row: list[int], one: list[int], other: list[int]) -> bool:
-    """Return whether two outputs differ first where the model finds both tokens as probable."""
+def gap_of_choices(
+    model: VanillaTransformerPreTrainedModel, row: list[int], one: list[int], other: list[int]
+) -> float | None:
+    """Return by how much the model prefers the token of `one` to that of `other` where the two outputs differ first.
+
+    Args:
+        row: that they were written behind.
+        one, other: without the end token.
+
+    Returns:
+        The difference of log-probabilities; None where the two are the same as far as both go.
+    """
     end = model.generation_config.eos_token_id
     end = end[0] if isinstance(end, list) else end
     one, other = [*one, end], [*other, end]
     place = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
     if place is None:
-        return True  # one of them was only stopped earlier by its length
+        return None
     before = torch.tensor([one[:place]], dtype=torch.long)
     if model.config.is_encoder_decoder:
         start = torch.tensor([[model.config.start_token_id]])
@@ -174,4 +185,10 @@ def _is_tie(model: VanillaTransformerPreTrainedModel, row: list[int], one: list[
     else:
         logits = model(torch.cat([torch.tensor([row]), before], dim=1)).logits
     scores = logits[0, -1].float().log_softmax(-1)
-    return abs(float(scores[one[place]] - scores[other[place]])) < TIE
+    return float(scores[one[place]] - scores[other[place]])
+
+
+def _is_tie(model: VanillaTransformerPreTrainedModel, row: list[int], one: list[int], other: list[int]) -> bool:
+    """Return whether two outputs differ first where the model finds both tokens as probable."""
+    gap = gap_of_choices(model, row, one, other)
+    return gap is None or abs(gap) < TIE  # none: one of them was only stopped earlier by its length
