@@ -41,6 +41,7 @@ from vanilla_transformer.trainer.checkpoints import find_checkpoints
 from vanilla_transformer.trainer.schedules import inverse_sqrt_factor, inverse_sqrt_schedule, noam_peak
 from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer
 from vanilla_transformer.utils.schema import override_fields
+from warm_python import warm_python
 
 RECIPES = [
     path for path in sorted((ROOT / "scripts" / "recipes").glob("*.yaml")) if "\nablation:" not in path.read_text()
@@ -636,7 +637,7 @@ ids = model.generate(**tokenizer(sources, return_tensors="pt", padding=True)).to
 assert not [name for name in sys.modules if name.startswith("vanilla_transformer.errors")]
 print(json.dumps(ids))
 """
-    command = [sys.executable, "-c", program, str(result.folder), json.dumps(sources)]
+    command = [warm_python(), "-c", program, str(result.folder), json.dumps(sources)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == before
