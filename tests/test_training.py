@@ -440,7 +440,7 @@ def test_an_average_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch)
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vanilla_transformer.errors.averaging.save_file", full)
+    monkeypatch.setattr("vanilla_transformer.runs.averaging.save_file", full)
     with pytest.raises(OSError, match="No space left"):
         average_checkpoints(folders, tmp_path / "averaged")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
