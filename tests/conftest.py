@@ -27,13 +27,13 @@ def _reproducible():
     torch.manual_seed(0)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server():
     with HubServer() as hub:
         yield hub
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def environment(server, tmp_path_factory):
     return {
         **os.environ,
@@ -51,14 +51,14 @@ def environment(server, tmp_path_factory):
     }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def python(environment):
     """A Python that starts at once, with a Hub."""
     with WarmPython(environment) as python:
         yield python
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def snippets(python):
     return lambda code, **options: python.run(
         "import os, sys, torch, transformers\n" + textwrap.dedent(code), **options

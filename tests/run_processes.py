@@ -12,8 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from warm_python import warm_python
-
 ROOT = Path(__file__).parent.parent
 
 
@@ -24,7 +22,7 @@ class RunProcesses:
         self.folder = folder
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
         self.program = subprocess.Popen(
-            [warm_python(), __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
         self.count = 0
 

@@ -19,7 +19,6 @@ from vanilla_transformer.scoring import METRICS, score_texts
 from vanilla_transformer.tasks.seq2seq import Seq2Seq
 from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer
 from vanilla_transformer.utils.errors import report_bug
-from warm_python import warm_python
 
 SOURCES = [source for source, _ in reversed_words(9, 6)]
 
@@ -123,7 +122,7 @@ def test_generate_from_standard_input(command, folder, monkeypatch, expected):
 
 def test_generate_answers_a_line_before_the_next_and_is_quiet_when_nobody_reads(folder, expected):
     process = subprocess.Popen(
-        [warm_python(), "-m", "vanilla_transformer.cli", "generate", "-m", str(folder), "--read-ahead", "1"],
+        [sys.executable, "-m", "vanilla_transformer.cli", "generate", "-m", str(folder), "--read-ahead", "1"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -19,6 +19,7 @@ from vanilla_transformer.runs import model_card
 from vanilla_transformer.runs.emissions import estimate_emissions
 from vanilla_transformer.runs.run import run_recipe
 from vanilla_transformer.tasks import TASKS
+from vanilla_transformer.utils.names import is_hub_id
 from vanilla_transformer.utils.public import (
     base_name,
     card_of_repository,
@@ -32,7 +33,7 @@ CARDS = sorted(
     set((Path(__file__).parents[1] / "model_cards").glob("*.md"))
     - {Path(__file__).parents[1] / "model_cards" / "README.md"}
 )
-SECTIONS = ["For whom", "Use", "Scores", "Data", "Training", "Limits", "Environmental cost", "Licence"]
+SECTIONS = ["Intended use", "Use", "Scores", "Data", "Training", "Limitations", "Environmental impact", "Licence"]
 QUICK = ["training.max_steps=2", "averaging.last=0", "training.load_best_model_at_end=false"]
 QUICK += ["training.eval_strategy=no", "training.save_strategy=no"]
 OPTIONS = {
@@ -366,8 +367,8 @@ def test_data_and_models_of_the_hub_are_named(tmp_path, validate, monkeypatch):
     source = data["model-index"][0]["results"][0]["source"]
     assert source == {"name": "metrics.json", "url": f"{constants.ENDPOINT}/me/en-de/blob/main/metrics.json"}
     assert 'from_pretrained("me/en-de")' in card.text and '"."' not in card.text
-    assert model_card._hub_id("me/base") == "me/base" and model_card._hub_id("me/folder") is None
-    assert model_card._hub_id("runs/a/b") is None and model_card._hub_id("./runs") is None
+    assert is_hub_id("me/base") and not is_hub_id("me/folder")
+    assert not is_hub_id("runs/a/b") and not is_hub_id("./runs")
 
 
 def test_a_score_that_is_no_number_is_left_out(tmp_path, validate):

@@ -2,6 +2,7 @@ import json
 import math
 import os
 import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -42,7 +43,6 @@ from vanilla_transformer.modeling_vanilla_transformer import (
     rotary_embeddings,
     sinusoidal_encoding,
 )
-from warm_python import warm_python
 
 AUTO_CLASSES = {
     "encoder-decoder": AutoModelForSeq2SeqLM,
@@ -967,9 +967,9 @@ PROGRESS_BARS = ("Loading weights", "Writing model shards")
 
 def in_a_fresh_process(code, *arguments):
     root = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(root), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [warm_python(), "-c", code, *map(str, arguments)],
+        [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

@@ -317,7 +317,7 @@ def test_a_checkpoint_of_somebody_else_runs_nothing_and_what_is_wrong_with_it_is
         *((("rng_state.pth", evil), f"{checkpoint}/rng_state.pth"),),
         *((("optimizer.pt", pickled({"state": 3})), f"{checkpoint} is damaged, or not of this run"),),
         *((("rng_state.pth", pickled({})), f"{checkpoint} is damaged, or not of this run"),),
-        *((("trainer_state.json", b"[]"), damaged + "it holds a list, not a mapping"),),
+        *((("trainer_state.json", b"[]"), f"{damaged[:-2]}, as it holds a list and not an object; delete"),),
         (with_state(sorcery=1), damaged + "it has the unknown field 'sorcery'"),
         (with_state(global_step="x"), damaged + "global_step is 'x', not a whole number"),
         (with_state(global_step=-2), damaged + "global_step is -2"),

@@ -3,6 +3,7 @@
 import json
 import math
 import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from vanilla_transformer.tasks import TASKS
 from vanilla_transformer.tasks.classification import chunk_scores, encoded_words, first_pieces
 from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
 from vanilla_transformer.utils.schema import coerce_fields, override_fields
-from warm_python import warm_python
 
 ANIMALS = {"dog", "cat"}
 
@@ -344,7 +344,7 @@ def finished(request, tmp_path_factory):
     path = folder / "recipe.yaml"
     path.write_text(json.dumps(values))
     done = subprocess.run(
-        [warm_python(), "-m", "vanilla_transformer", "train", path, "--task", request.param],
+        [sys.executable, "-m", "vanilla_transformer", "train", path, "--task", request.param],
         capture_output=True,
         text=True,
         timeout=300,
@@ -555,7 +555,7 @@ def test_eight_rows_are_four_and_four(tmp_path, task):
 def test_a_command_for_one_task_refuses_the_recipe_of_another(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps(recipe(tmp_path, "masked-lm")))
-    command = [warm_python(), "-m", "vanilla_transformer", "train", path, "--task", "causal-lm"]
+    command = [sys.executable, "-m", "vanilla_transformer", "train", path, "--task", "causal-lm"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.strip() == f"error: {path} is a recipe for masked-lm, not for causal-lm."
@@ -605,7 +605,7 @@ def test_the_pipeline_finds_the_chunks_that_were_scored(tmp_path):
     ("damage", "sentence"),
     [
         (lambda f: (f / "config.json").unlink(), "holds no config.json"),
-        (lambda f: (f / "config.json").write_text("[]"), "holds a list and not an object of settings"),
+        (lambda f: (f / "config.json").write_text("[]"), "holds a list and not an object"),
         (lambda f: (f / "tokenizer.json").write_text("{"), "tokenizer.json of .* is damaged, as it is not valid JSON"),
         (lambda f: [path.unlink() for path in f.glob("tokenizer*")], "holds no tokenizer; save it there"),
         (lambda f: (f / "model.safetensors").unlink(), "holds no model.safetensors"),

@@ -19,6 +19,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData, constants
 
 from vanilla_transformer.recipes.recipe import Recipe
 from vanilla_transformer.tasks import Task
+from vanilla_transformer.utils.names import is_hub_id
 from vanilla_transformer.utils.public import base_name, escape_markdown, one_line, public_values, without_nulls
 from vanilla_transformer.utils.quiet import quiet
 from vanilla_transformer.utils.yaml_text import dump_yaml
@@ -80,13 +81,8 @@ def write_model_card(
 
 def _use_of_adapter(recipe: Recipe) -> str:
     """Return lines of Python that put the adapter in the folder "." into the model that it was trained in."""
-    head = {
-        "seq2seq": "AutoModelForSeq2SeqLM",
-        "causal-lm": "AutoModelForCausalLM",
-        "masked-lm": "AutoModelForMaskedLM",
-        "sequence-classification": "AutoModelForSequenceClassification",
-        "token-classification": "AutoModelForTokenClassification",
-    }[recipe.task]
+    kinds = {"seq2seq": "Seq2SeqLM", "causal-lm": "CausalLM", "masked-lm": "MaskedLM"}
+    head = f"AutoModelFor{kinds.get(recipe.task, recipe.task.title().replace('-', ''))}"
     return (
         "import vanilla_transformer  # makes the model type known to transformers\n"
         "from peft import PeftModel\n"
@@ -155,7 +151,7 @@ def _metadata(
             *([recipe.adapter.kind] if recipe.adapter.kind else []),
         ],
         datasets=None if trained_on is None else [trained_on["type"]],
-        base_model=_hub_id(recipe.start_from),
+        base_model=recipe.start_from if recipe.start_from and is_hub_id(recipe.start_from) else None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         co2_eq_emissions=_emissions(recipe, metrics),
         model_name=title if results else None,
@@ -164,34 +160,24 @@ def _metadata(
 
 
 def _languages(codes: list[str]) -> tuple[list[str], list[str]]:
-    """ISO 639 codes, and BCP 47 codes of several parts, such as pt-BR; other names, of columns say, are no languages."""
+    """Return ISO 639 codes, and BCP 47 codes of several parts, such as pt-BR; other names, as of columns, are not languages."""
     codes = list(dict.fromkeys(code.replace("_", "-") for code in codes))
     regional = [code for code in codes if re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})+", code)]
     plain = [code.partition("-")[0] for code in codes if code in regional or re.fullmatch("[a-z]{2,3}", code)]
     return list(dict.fromkeys(plain)), regional
 
 
-def _hub_id(name: str | None) -> str | None:
-    """A name that can only be one on the Hub."""
-    known = name is not None and re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith(".")
-    return name if known and not Path(str(name)).exists() else None
-
-
 def _hub_dataset(recipe: Recipe, part: str) -> dict[str, Any] | None:
-    """Fields of the model index for a part of the data that comes from the Hub; None where it does not."""
+    """Return the fields of the model index for a split that comes from the Hub; None where it does not."""
     found = recipe.splits(part)[part]
     if found.path is None or found.kind != "hub" or Path(str(found.path)).exists():
         return None
-    return {
-        "type": str(found.path),
-        "config": found.name,
-        "split": found.split or "train",
-        "revision": found.revision,
-    }
+    split = found.split or "train"
+    return {"type": str(found.path), "config": found.name, "split": split, "revision": found.revision}
 
 
 def _emissions(recipe: Recipe, metrics: dict[str, Any]) -> dict[str, Any] | None:
-    """In the form of https://huggingface.co/docs/hub/model-cards-co2; None where the carbon intensity is not known."""
+    """Return them as https://huggingface.co/docs/hub/model-cards-co2 has them; None where the carbon intensity is not known."""
     energy, hardware = metrics["energy"], metrics["hardware"]
     if energy["grams_co2"] is None:
         return None
@@ -208,13 +194,10 @@ def _emissions(recipe: Recipe, metrics: dict[str, Any]) -> dict[str, Any] | None
 
 
 def _score_rows(task: Task, metrics: dict[str, Any]) -> list[list[str]]:
-    """The table of scores: on which data, then a cell for each of the task's columns."""
+    """Return the table of scores: on which data, then a cell for each of the task's columns."""
     words = {"average": "mean of the last", "average_best": "mean of the best", "ema": "moving average of the"}
-    scored = {
-        f"validation, {words.get(name, name)} weights": scores
-        for name, scores in metrics["model"]["validation"].items()
-    }
-    scored |= metrics["test"]
+    validation = metrics["model"]["validation"].items()
+    scored = {f"validation, {words.get(name, name)} weights": scores for name, scores in validation} | metrics["test"]
     return [
         [name, *(column.format.format(scores[column.key]) for column in task.score_columns)]
         for name, scores in scored.items()
@@ -222,17 +205,14 @@ def _score_rows(task: Task, metrics: dict[str, Any]) -> list[list[str]]:
 
 
 def _results(recipe: Recipe, task: Task, metrics: dict[str, Any], repository: str | None) -> list[EvalResult]:
-    """The scores on the tests, or where there is none on the validation data, for the Hub's model index."""
+    """Return the scores on the tests, or where there is none on the validation data, for the Hub's model index."""
     model = metrics["model"]
     scored = {name: (f"data.test.{name}", scores) for name, scores in metrics["test"].items()}
     scored = scored or {"validation": ("data.validation", model["validation"][model["weights"]])}
     source: dict[str, Any] = {}
     if repository is not None:
-        revision = recipe.training.get("hub_revision") or "main"
-        source = {
-            "source_name": "metrics.json",
-            "source_url": f"{constants.ENDPOINT}/{repository}/blob/{revision}/metrics.json",
-        }
+        url = f"{constants.ENDPOINT}/{repository}/blob/{recipe.training.get('hub_revision') or 'main'}/metrics.json"
+        source = {"source_name": "metrics.json", "source_url": url}
     results: list[EvalResult] = []
     known: set[tuple[Any, ...]] = set()
     for name, (part, scores) in scored.items():
@@ -266,5 +246,5 @@ def _results(recipe: Recipe, task: Task, metrics: dict[str, Any], repository: st
 
 
 def _identifier(name: str) -> str:
-    """A name in the characters that the Hub allows in one of a data set."""
+    """Return a name in the characters that the Hub allows in one of a data set."""
     return re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII).strip("-.") or "data"

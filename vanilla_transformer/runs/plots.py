@@ -1,6 +1,7 @@
 """Curves of a run, and of the runs of an ablation, as pictures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +10,47 @@ from vanilla_transformer.utils.pictures import fonts_for, picture_format
 
 __all__ = ["plot_ablation", "plot_curves"]
 
-# Okabe and Ito's colours, told apart by colour-blind readers too, without the yellow that is lost on white; black is the
-# baseline's. Where there are more lines than colours, the dashes and markers differ.
+# Okabe and Ito's colours, which colour-blind readers can distinguish too, without the yellow that is lost on white; black is
+# the baseline's. Where there are more lines than colours, the dashes and markers differ.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 DASHES, MARKERS = ("solid", "dashed", "dotted", "dashdot"), "osD^vPX"
 
 
-def _text_as_it_stands(text: str) -> tuple[Any, Callable[[str], str]]:
-    """Return matplotlib's settings for text that is no formula, whatever is in it, in fonts that can draw it.
+@contextmanager
+def _figure(path: str | Path, text: str, **size: Any) -> Iterator[tuple[Any, Callable[[str], str]]]:
+    """Give a figure that is saved at the end of the block; text in it is no formula, whatever is in it.
 
-    And a function that puts code points in the place of characters that no font here can draw.
+    Args:
+        path: of the picture.
+        text: all that will stand in it beside this module's own, for fonts that can draw it.
+
+    Yields:
+        The figure, and a function that puts code points in the place of characters that no font here can draw.
     """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     families, drawable = fonts_for(text)
 
     def readable(name: str) -> str:
         return "".join(c if c in drawable or c.isspace() else f"U+{ord(c):04X}" for c in name)
 
-    return {"text.parse_math": False, "font.family": families}, readable
+    with matplotlib.rc_context({"text.parse_math": False, "font.family": families}):
+        figure = Figure(layout="constrained", **size)
+        FigureCanvasAgg(figure)
+        yield figure, readable
+        with atomic_file(path, "wb") as stream:
+            figure.savefig(stream, format=picture_format(path), dpi=120)
+
+
+def _can_draw() -> bool:
+    """Return whether matplotlib (extra `plots`) is installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def plot_curves(
@@ -47,22 +72,15 @@ def plot_curves(
     Returns:
         False where matplotlib is not installed (extra `plots`), and no picture was made.
     """
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
+    if not _can_draw():
         return False
 
     def series(name: str) -> tuple[list[int], list[float]]:
         points = [(entry["step"], entry[name]) for entry in log_history if name in entry]
         return [p[0] for p in points], [float(p[1]) for p in points]
 
-    style, readable = _text_as_it_stands(title)
-    with matplotlib.rc_context(style):
+    with _figure(path, title, figsize=(12, 3.6)) as (figure, readable):
         smoothed = f", labels smoothed by {label_smoothing:g}" if label_smoothing else ""
-        figure = Figure(figsize=(12, 3.6), layout="constrained")
-        FigureCanvasAgg(figure)
         loss_axis, score_axis, rate_axis = figure.subplots(1, 3)
         loss_axis.plot(*series("loss"), label=f"training (with dropout{smoothed})", color="tab:gray", linewidth=1)
         loss_axis.plot(
@@ -82,8 +100,6 @@ def plot_curves(
             if axis.get_legend_handles_labels()[0]:
                 axis.legend(fontsize=8)
         figure.suptitle(readable(title))
-        with atomic_file(path, "wb") as stream:
-            figure.savefig(stream, format=picture_format(path), dpi=120)
     return True
 
 
@@ -100,100 +116,75 @@ def plot_ablation(table: dict[str, Any], path: str | Path) -> bool:
     Returns:
         False where matplotlib is not installed (extra `plots`), and no picture was made.
     """
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
+    if not _can_draw():
         return False
-    names = "".join(cell["name"] for cell in table["cells"])
-    style, readable = _text_as_it_stands(f"{table['title']}{names}{(table['score'] or {}).get('data', '')}")
-    cells = [{**cell, "name": readable(cell["name"])} for cell in table["cells"]]
-    score = table["score"] and {**table["score"], "data": readable(table["score"]["data"])}
-    shown = {**table, "title": readable(table["title"]), "cells": cells, "score": score}
-    with matplotlib.rc_context(style):
-        _draw_ablation(Figure, FigureCanvasAgg, shown, path)
+    cells, score = table["cells"], table["score"]
+    text = f"{table['title']}{''.join(cell['name'] for cell in cells)}{(score or {}).get('data', '')}"
+    with _figure(path, text, figsize=(13, max(4.5, 1.5 + 0.42 * len(cells)))) as (figure, readable):
+        loss_axis, score_axis = figure.subplots(1, 2)
+        _draw_losses(loss_axis, cells, readable)
+        _draw_scores(score_axis, cells, score, readable)
+        figure.suptitle(readable(table["title"]))
     return True
 
 
-def _draw_ablation(figure_class: Any, canvas_class: Any, table: dict[str, Any], path: str | Path) -> None:
-    cells, score = table["cells"], table["score"]
-    figure = figure_class(figsize=(13, max(4.5, 1.5 + 0.42 * len(cells))), layout="constrained")
-    canvas_class(figure)
-    loss_axis, score_axis = figure.subplots(1, 2)
-
+def _draw_losses(axis: Any, cells: list[dict[str, Any]], readable: Callable[[str], str]) -> None:
     for number, cell in enumerate(cells):
         curves = [dict(run["curve"]) for run in cell["runs"] if run["curve"]]
         steps = sorted(set.intersection(*map(set, curves))) if curves else []
         if not steps:
             continue
         losses = [[curve[step] for curve in curves] for step in steps]
-        color, dashes = (
-            ("black", "solid")
-            if number == 0
-            else (
-                COLORS[(number - 1) % len(COLORS)],
-                DASHES[(number - 1) // len(COLORS) % len(DASHES)],
-            )
-        )
-        loss_axis.plot(
-            steps,
-            [sum(values) / len(values) for values in losses],
-            label=str(number),
-            color=color,
-            linestyle=dashes,
-            marker=MARKERS[number % len(MARKERS)],
-            markersize=4,
-            linewidth=2.5 if number == 0 else 1.5,
-        )
+        turn, color = divmod(number - 1, len(COLORS))
+        style = {"color": "black", "linewidth": 2.5}
+        if number:
+            style = {"color": COLORS[color], "linestyle": DASHES[turn % len(DASHES)], "linewidth": 1.5}
+        means = [sum(values) / len(values) for values in losses]
+        axis.plot(steps, means, label=str(number), marker=MARKERS[number % len(MARKERS)], markersize=4, **style)
         if len(curves) > 1:
-            loss_axis.fill_between(steps, list(map(min, losses)), list(map(max, losses)), color=color, alpha=0.15)
-    loss_axis.set_xlabel("update")
-    loss_axis.set_ylabel("validation loss (nats)")
-    loss_axis.grid(alpha=0.3)
-    if loss_axis.get_legend_handles_labels()[0]:
+            low, high = list(map(min, losses)), list(map(max, losses))
+            axis.fill_between(steps, low, high, color=style["color"], alpha=0.15)
+    axis.set_xlabel("update")
+    axis.set_ylabel("validation loss (nats)")
+    axis.grid(alpha=0.3)
+    if axis.get_legend_handles_labels()[0]:
         # a label that begins with an underscore would be left out
-        for text in loss_axis.legend(fontsize=9).get_texts():
-            text.set_text(cells[int(text.get_text())]["name"])
+        for text in axis.legend(fontsize=9).get_texts():
+            text.set_text(readable(cells[int(text.get_text())]["name"]))
 
+
+def _draw_scores(axis: Any, cells: list[dict[str, Any]], score: Any, readable: Callable[[str], str]) -> None:
     scale = 100 if score and score["percent"] else 1
-    digits = 4 if score and score["lower_is_better"] else 2
+    lower_is_better = bool(score and score["lower_is_better"])
     others = cells[1:]
     for place, cell in enumerate(others):
         delta, spread = cell["score_delta"], cell["score_delta_spread"]
         if delta is None:
-            status = next((run["status"] for run in cell["runs"] if run["status"] != "finished"), "no baseline")
-            score_axis.annotate(status, (0, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
-            continue
-        better = (delta < 0) == bool(score and score["lower_is_better"]) and delta != 0
-        score_axis.barh(
-            place,
-            scale * delta,
-            xerr=None if spread is None else scale * spread,
-            color=COLORS[0] if better else COLORS[1],
-            hatch="" if better else "//",
-            edgecolor="white",
-            capsize=3,
+            text = next((run["status"] for run in cell["runs"] if run["status"] != "finished"), "no baseline")
+            end, side = 0.0, 1
+        else:
+            text, side = f"{scale * delta:+.{4 if lower_is_better else 2}f}", 1 if delta >= 0 else -1
+            end = scale * (delta + (spread or 0) * side)
+            better = (delta < 0) == lower_is_better and delta != 0
+            axis.barh(
+                place,
+                scale * delta,
+                xerr=None if spread is None else scale * spread,
+                color=COLORS[0] if better else COLORS[1],
+                hatch="" if better else "//",
+                edgecolor="white",
+                capsize=3,
+            )
+        alignment = "left" if side > 0 else "right"
+        axis.annotate(
+            text, (end, place), (4 * side, 0), textcoords="offset points", ha=alignment, va="center", fontsize=9
         )
-        end = scale * (delta + (spread or 0) * (1 if delta >= 0 else -1))
-        score_axis.annotate(
-            f"{scale * delta:+.{digits}f}",
-            (end, place),
-            (4 if delta >= 0 else -4, 0),
-            textcoords="offset points",
-            ha="left" if delta >= 0 else "right",
-            va="center",
-            fontsize=9,
-        )
-    score_axis.axvline(0, color="black", linewidth=1)
-    score_axis.set_yticks(range(len(others)), [cell["name"] for cell in others])
-    score_axis.set_ylim(len(others) - 0.4, -0.6)
-    score_axis.margins(x=0.2)
-    score_axis.grid(axis="x", alpha=0.3)
+    axis.axvline(0, color="black", linewidth=1)
+    axis.set_yticks(range(len(others)), [readable(cell["name"]) for cell in others])
+    axis.set_ylim(len(others) - 0.4, -0.6)
+    axis.margins(x=0.2)
+    axis.grid(axis="x", alpha=0.3)
     if score:
-        heading = f"{score['heading']}{' (points)' if score['percent'] else ''}, {score['data']}"
-        direction = "lower is better" if score["lower_is_better"] else "higher is better"
-        score_axis.set_xlabel(f"{heading}: difference to the baseline ({direction})")
-    figure.suptitle(table["title"])
-    with atomic_file(path, "wb") as stream:
-        figure.savefig(stream, format=picture_format(path), dpi=120)
+        heading = f"{score['heading']}{' (points)' if score['percent'] else ''}, {readable(score['data'])}"
+        direction = "lower is better" if lower_is_better else "higher is better"
+        axis.set_xlabel(f"{heading}: difference to the baseline ({direction})")

@@ -1,4 +1,4 @@
-"""What a run tells: lines for people, the same and more in `train.log`, and a bar where somebody watches a terminal."""
+"""The log of a run: lines for people, the same and more in `train.log`, and a bar where somebody watches a terminal."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerControl, TrainerState
 from transformers.trainer_callback import ProgressCallback
 
 from vanilla_transformer.trainer.callbacks import EarlyStop
@@ -24,7 +24,7 @@ LOG = "train.log"
 
 
 class RunLog:
-    """Passes lines on, and keeps them with their time in `train.log`, to which a resumed run appends.
+    """Pass lines on, and keep them with their time in `train.log`, to which a resumed run appends.
 
     The log is the least of a run: where it cannot be written, that is said once and the run continues without it.
 
@@ -55,7 +55,7 @@ class RunLog:
             self._write(stamped)
 
     def open(self, folder: Path) -> None:
-        """Begin to write, in the folder of the run."""
+        """Start to write, in the folder of the run."""
         if not self._kept:
             return
         # a link that somebody else's folder holds is not followed
@@ -97,7 +97,7 @@ class RunLog:
 
 
 class Progress(ProgressCallback):
-    """Training as lines in the log, one for each logged update and each evaluation; on a terminal with a bar.
+    """Show training as lines in the log, one for each logged update and each evaluation; on a terminal with a bar.
 
     The time that is left is the smallest that any limit leaves: updates, epochs or `max_minutes`. Evaluations also say for
     how long early stopping still waits.
@@ -145,9 +145,7 @@ class Progress(ProgressCallback):
         left = trainer.minutes / state.global_step * max(total - state.global_step, 0)
         return left if trainer.max_minutes is None else min(left, max(trainer.max_minutes - trainer.minutes, 0))
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.current_step = state.global_step
         if state.is_world_process_zero and self.bar:
             # smoothing 0: a mean over the run, evaluations included, as the time that is left has them
@@ -156,9 +154,7 @@ class Progress(ProgressCallback):
                 total=state.max_steps, initial=state.global_step, dynamic_ncols=True, smoothing=0, bar_format=form
             )
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.training_bar is None:
             return
         left = self.minutes_left(state)
@@ -171,14 +167,7 @@ class Progress(ProgressCallback):
         if self.bar:
             super().on_prediction_step(*args, **kwargs)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not logs or "loss" not in logs:
             return
         shown = {
@@ -200,12 +189,7 @@ class Progress(ProgressCallback):
         )
 
     def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **kwargs: Any,
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any = None, **kwargs: Any
     ) -> None:
         super().on_evaluate(args, state, control, **kwargs)
         if not state.is_world_process_zero or not metrics:

@@ -90,9 +90,7 @@ class Classification(TextTask):
 
     @property
     def intended_use(self) -> str:
-        return (
-            f"Telling the labels of {self.labelled} in texts such as it was trained on, where mistakes can be borne."
-        )
+        return f"Labelling {self.labelled} in the domain of the training data, where errors can be tolerated."
 
     def purpose(self) -> str:
         return f"to give {self.labelled}{self.in_language} one of {len(self.labels)} labels: {_some(self.labels)}"

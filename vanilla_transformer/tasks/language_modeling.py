@@ -124,7 +124,7 @@ class CausalLanguageModeling(LanguageModeling):
 
     @property
     def intended_use(self) -> str:
-        return "Continuing texts such as it was trained on, telling how probable they are, and as a start of further training."
+        return "Generating text in the domain of the training data, scoring how probable texts are, and as pretrained weights for fine-tuning."
 
     def examples(self, model: Any, split: TokenizedSplit, rows: Sequence[int]) -> list[Example]:
         """Let the model continue the first half of each text, greedily and for as long as what the text has."""
@@ -196,7 +196,7 @@ class MaskedLanguageModeling(LanguageModeling):
 
     @property
     def intended_use(self) -> str:
-        return "A start for classifiers and taggers of texts such as it was trained on (`start_from` in a recipe)."
+        return "Pretrained weights for fine-tuning classifiers and taggers in the domain of the training data (`start_from` in a recipe)."
 
     def examples(self, model: Any, split: TokenizedSplit, rows: Sequence[int]) -> list[Example]:
         """Let the model fill in every seventh token of each text, which is hidden from it."""

@@ -207,11 +207,21 @@ class Seq2Seq(Task):
     def purpose(self) -> str:
         codes = (self.settings.data.source_language, self.settings.data.target_language)
         languages = [escape_markdown(language_name(code)) for code in codes if code]
-        return f"to turn {' into '.join(languages)}" if languages else "on pairs of texts"
+        if self._translates:
+            return f"to translate {' into '.join(languages)}"
+        return f"to generate a target text for each source text{f' ({languages[0]})' if languages else ''}"
+
+    @property
+    def _translates(self) -> bool:
+        data = self.settings.data
+        return (
+            None not in (data.source_language, data.target_language) and data.source_language != data.target_language
+        )
 
     @property
     def intended_use(self) -> str:
-        return "Writing the other side of texts such as it was trained on, one at a time, where somebody reads the result."
+        does = "Translating sentences" if self._translates else "Generating a target text for each source text"
+        return f"{does} in the domain of the training data, where a person checks the output."
 
     def use(self, text: str) -> str:
         separate = self.separate

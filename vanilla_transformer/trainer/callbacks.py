@@ -12,31 +12,24 @@ __all__ = ["EarlyStop", "StopOnSignal", "TimeLimit", "WarmupCheck", "describe_wa
 
 
 class EarlyStop(EarlyStoppingCallback):
-    """transformers' early stopping, whose count goes on in a run that is resumed, and which ends with a checkpoint.
+    """transformers' early stopping, whose count continues in a run that is resumed, and which ends with a checkpoint.
 
     `restore_callback_states_from_checkpoint` of transformers 5.24 would bring back the patience that the run had before, too.
     """
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.early_stopping_patience_counter = self.evaluations_without_improvement(state)
         control.should_training_stop |= self.early_stopping_patience_counter >= self.early_stopping_patience
         state.stateful_callbacks[type(self).__name__] = self.state()  # where a checkpoint is saved it has to be there
 
     @classmethod
     def evaluations_without_improvement(cls, state: TrainerState) -> int:
-        """The last ones before a checkpoint, by its state."""
+        """Return the number of the last evaluations without improvement, by the state of a checkpoint."""
         stored = state.stateful_callbacks.get(cls.__name__, {})
         return stored.get("attributes", {}).get("early_stopping_patience_counter", 0)
 
     def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float],
-        **kwargs: Any,
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: Any, **kwargs: Any
     ) -> None:
         super().on_evaluate(args, state, control, metrics, **kwargs)
         state.stateful_callbacks[type(self).__name__] = self.state()
@@ -45,7 +38,7 @@ class EarlyStop(EarlyStoppingCallback):
 
 
 class TimeLimit(TrainerCallback):
-    """Ends training after so many minutes, with an evaluation and a checkpoint.
+    """End training after so many minutes, with an evaluation and a checkpoint.
 
     Args:
         trainer: with `max_minutes`, those before it was resumed included.
@@ -54,16 +47,12 @@ class TimeLimit(TrainerCallback):
     def __init__(self, trainer: TokenTrainer):
         self.trainer = trainer
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # logged minutes are rounded to thousandths
         if state.global_step and self.trainer.minutes >= (self.trainer.max_minutes or 0) - 0.001:
             control.should_training_stop = True
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         if self.trainer.time_share >= 1:
             # where these come once an epoch, they come when it ends here
             control.should_evaluate |= args.eval_strategy == "steps"
@@ -73,7 +62,7 @@ class TimeLimit(TrainerCallback):
 
 
 class StopOnSignal(TrainerCallback):
-    """Ends training with a checkpoint where a signal has asked for it, and makes up for what was due then.
+    """End training with a checkpoint where a signal has asked for it, and make up for what was due then.
 
     The evaluation that would come first may take longer than a machine still has, so it is left to the run that resumes.
     To be the last of the callbacks: it changes what the others have decided.
@@ -85,26 +74,20 @@ class StopOnSignal(TrainerCallback):
     def __init__(self, trainer: TokenTrainer):
         self.trainer = trainer
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.trainer.make_up_for_interruption()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # what is due at the end of an epoch is known a moment later
         if not float(state.epoch or 0).is_integer():
             self.trainer.stop_if_interrupted()
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.trainer.stop_if_interrupted()
 
 
 class WarmupCheck(TrainerCallback):
-    """Warns once of a warm-up for which the run has too few updates: at its start, or when the first updates were timed.
+    """Warn once of a warm-up for which the run has too few updates: at its start, or when the first updates were timed.
 
     Args:
         trainer: of the run.
@@ -115,14 +98,10 @@ class WarmupCheck(TrainerCallback):
         self.trainer, self.warn = trainer, warn
         self._timed = False
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._check(args, state.max_steps, state.max_steps)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         share = self.trainer.time_share
         if self._timed or share < 0.01 or (state.global_step < 10 and share < 0.1):
             return
@@ -132,9 +111,9 @@ class WarmupCheck(TrainerCallback):
             self._check(args, updates, state.max_steps)
 
     def _check(self, args: TrainingArguments, updates: float, max_steps: int) -> None:
-        if state_of_warmup := describe_warmup(args, updates, max_steps):
+        if warning := describe_warmup(args, updates, max_steps):
             self._timed = True
-            self.warn(state_of_warmup)
+            self.warn(warning)
 
 
 def describe_warmup(args: TrainingArguments, updates: float, max_steps: int) -> str | None:

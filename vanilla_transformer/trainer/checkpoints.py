@@ -10,6 +10,7 @@ from typing import Any
 from transformers import TrainerState
 
 from vanilla_transformer.utils.atomic import delete_dir
+from vanilla_transformer.utils.json_files import read_json_object
 from vanilla_transformer.utils.schema import read_values
 from vanilla_transformer.utils.yaml_text import coerce_scalars
 
@@ -36,7 +37,7 @@ STATE = "trainer_state.json"
 INTERRUPTED = "interrupted"
 """In the state of a checkpoint after which an evaluation is still to come: whether that and a checkpoint of the run's own were
 due then. A resumed run makes up for them. Where a signal asked for the checkpoint, between those of the recipe, it is not
-`regular`: means of checkpoints leave it out, and the next takes its place."""
+`regular`: checkpoint averaging leaves it out, and the next takes its place."""
 
 PROCESSES = "processes"
 """In the state of a checkpoint: the number of processes that trained it."""
@@ -46,19 +47,17 @@ LOWER_IS_BETTER = ("loss", "perplexity")
 
 
 def update_of(checkpoint: Path) -> int:
-    """The number of updates after which a checkpoint was saved."""
+    """Return the number of updates after which a checkpoint was saved."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 def find_checkpoints(run: str | Path) -> list[Path]:
-    """The `checkpoint-N` folders of a run that were written to their end, in order of N."""
-    found = [
-        folder for folder in Path(run).glob("checkpoint-*") if folder.name.removeprefix("checkpoint-").isdecimal()
-    ]
-    return sorted(filter(_is_whole, found), key=update_of)
+    """Return the complete `checkpoint-N` folders of a run, in order of N."""
+    found = (path for path in Path(run).glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdecimal())
+    return sorted(filter(_is_complete, found), key=update_of)
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _is_complete(checkpoint: Path) -> bool:
     try:
         json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -86,26 +85,20 @@ def read_state(folder: Path) -> TrainerState:
     Raises:
         ValueError: for a file that is damaged, or was written by something else.
     """
-    path = folder / STATE
+    path, remedy = folder / STATE, f"resume the run in {folder} to write it again"
+    if folder.name.startswith("checkpoint-"):
+        remedy = f"delete {folder} to resume from the checkpoint before it"
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); {_remedy(folder)}.") from error
-    if reason := _wrong_state(values):
-        raise ValueError(f"{path} is damaged: {reason}; {_remedy(folder)}.")
+        values = read_json_object(path, remedy=remedy)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error}); {remedy}.") from error
+    if reason := _fault_of_state(values):
+        raise ValueError(f"{path} is damaged: {reason}; {remedy}.")
     return TrainerState(**values)
 
 
-def _remedy(folder: Path) -> str:
-    if folder.name.startswith("checkpoint-"):
-        return f"delete {folder} to resume from the checkpoint before it"
-    return f"resume the run in {folder} to write it again"
-
-
-def _wrong_state(values: Any) -> str | None:
+def _fault_of_state(values: dict[str, Any]) -> str | None:
     """Return what is wrong with the values of a training state; None for nothing."""
-    if not isinstance(values, dict):
-        return f"it holds a {type(values).__name__}, not a mapping"
     if unknown := values.keys() - {field.name for field in fields(TrainerState)}:
         return f"it has the unknown field {min(unknown)!r}"
     for name in ("global_step", "max_steps", "best_global_step"):
@@ -120,24 +113,20 @@ def _wrong_state(values: Any) -> str | None:
         return "log_history is not a list of mappings"
     if wrong := next((entry for entry in history if type(entry.get("step", 0)) is not int), None):
         return f"the step of an entry of log_history is {wrong['step']!r}, not a whole number"
-    read = [
-        (name, value)
-        for entry in history
-        for name, value in entry.items()
-        if name in ("loss", "minutes", "tokens_per_second") or name.startswith("eval_")
-    ]
-    if wrong_value := next(((name, value) for name, value in read if not isinstance(value, (int, float))), None):
-        return f"{wrong_value[0]} in log_history is {wrong_value[1]!r}, not a number"
+    for name, value in (item for entry in history for item in entry.items()):
+        is_read = name in ("loss", "minutes", "tokens_per_second") or name.startswith("eval_")
+        if is_read and not isinstance(value, (int, float)):
+            return f"{name} in log_history is {value!r}, not a number"
     if not isinstance(callbacks, dict) or not all(isinstance(value, (dict, list)) for value in callbacks.values()):
         return "stateful_callbacks is not a mapping of mappings"
     return None
 
 
 def processes_of(checkpoint: Path) -> int:
-    """Return the number of processes that trained a checkpoint: each has left its random state, also where none is told."""
-    told = read_state(checkpoint).stateful_callbacks.get(PROCESSES)
-    if isinstance(told, dict) and isinstance(told.get("count"), int):
-        return int(told["count"])
+    """Return the number of processes that trained a checkpoint; each has left its random state, also where none is saved."""
+    saved = read_state(checkpoint).stateful_callbacks.get(PROCESSES)
+    if isinstance(saved, dict) and isinstance(saved.get("count"), int):
+        return int(saved["count"])
     return max(len(list(checkpoint.glob("rng_state_*.pth"))), 1)
 
 
@@ -148,7 +137,7 @@ def best_checkpoints(
     metric: str,
     greater_is_better: bool | None = None,
 ) -> list[Path]:
-    """Those that scored best when they were saved, in order of their updates; of equal ones the earlier.
+    """Return those that scored best when they were saved, in order of their updates; of equal ones the earlier.
 
     Args:
         checkpoints: to choose from; those that were not evaluated are left out.
@@ -167,7 +156,7 @@ def best_checkpoints(
 
 
 def best_checkpoints_of_run(run: str | Path, count: int, metric: str | None = None) -> list[Path]:
-    """The checkpoints in a run's folder that scored best, in order of their updates.
+    """Return the checkpoints in a run's folder that scored best, in order of their updates.
 
     Args:
         metric: of the evaluations; by default what the run chose its best checkpoint by.
@@ -186,13 +175,9 @@ def best_checkpoints_of_run(run: str | Path, count: int, metric: str | None = No
     history = read_state(checkpoints[-1]).log_history if checkpoints else []
     best = best_checkpoints(checkpoints, count, history, metric, greater)
     if not best:
-        scores = sorted(
-            {name.removeprefix("eval_") for entry in history for name in entry if name.startswith("eval_")}
-        )
-        known = [name for name in scores if name not in ("runtime", "samples_per_second", "steps_per_second")]
-        remedy = (
-            f"its scores are {', '.join(known)}" if known else "it was not evaluated; average the last ones instead"
-        )
+        scores = {name.removeprefix("eval_") for entry in history for name in entry if name.startswith("eval_")}
+        known = ", ".join(sorted(scores - {"runtime", "samples_per_second", "steps_per_second"}))
+        remedy = f"its scores are {known}" if known else "it was not evaluated; average the last ones instead"
         raise ValueError(f"no checkpoint of {run} has the score {metric.removeprefix('eval_')!r}: {remedy}.")
     return best
 
@@ -200,7 +185,7 @@ def best_checkpoints_of_run(run: str | Path, count: int, metric: str | None = No
 def checkpoints_to_keep(
     run: str | Path, state: TrainerState, count: int, metric: str | None, greater_is_better: bool | None
 ) -> list[Path]:
-    """The checkpoints of a run that are not deleted as old: the best one by its state, and the `count` best."""
+    """Return the checkpoints of a run that are not deleted as old: the best one by its state, and the `count` best."""
     best = [Path(run) / f"checkpoint-{state.best_global_step}"] if state.best_global_step else []
     if count < 1 or metric is None:
         return best

@@ -1,4 +1,4 @@
-"""When training has diverged, and by which examples: how `TokenTrainer` ends a run that is beyond saving."""
+"""Divergence: NaN losses and loss spikes, and the examples of the update; how `TokenTrainer` ends a run that has diverged."""
 
 import math
 from collections import deque
@@ -46,16 +46,16 @@ class Update:
     grad_norm: Any = math.nan
 
     def row_numbers(self) -> list[int]:
-        """Of all batches, in order."""
+        """Return those of all batches, in order."""
         return [row for rows in self.rows for row in rows.tolist()]
 
 
 class DivergenceRule:
-    """Decides update by update whether training has diverged.
+    """Decide update by update whether training has diverged.
 
-    - The loss or the gradient norm is no finite number. With fp16, whose gradient scaler skips such updates and goes on
-      with a smaller scale, only when it has skipped 30 in a row.
-    - The loss is above a multiple of its running median, and above the median by 1 nat, for several updates in a row. The
+    - Non-finite: the loss or the gradient norm is NaN or infinite. With fp16, whose gradient scaler skips such updates and
+      continues with a smaller scale, only when it has skipped 30 in a row.
+    - A loss spike: the loss is above a multiple of its running median, and above the median by 1 nat, for several updates in a row. The
       median is that of the last 100 updates before these, and of 20 at least.
 
     Args:
@@ -79,7 +79,7 @@ class DivergenceRule:
         self.past.extend(loss for loss in losses if math.isfinite(loss))
 
     def check(self, update: Update, loss: float, grad_norm: float) -> tuple[Update, str] | None:
-        """The update with which training diverged and what is wrong with it, once that is certain.
+        """Return the update with which training diverged and what is wrong with it, once that is certain.
 
         Args:
             update: the next one.
@@ -112,7 +112,7 @@ class DivergenceRule:
 
 
 class DivergenceMonitor:
-    """Goes by a rule while a model trains; its methods are called on all processes.
+    """Apply a rule while a model trains; its methods are called on all processes.
 
     What is known of an update stays on the device until `check`, so that nothing waits for it before.
 
@@ -169,7 +169,7 @@ class DivergenceMonitor:
             of_processes = [of_process[position] for of_process in losses]
             found = self.rule.check(update, sum(of_processes) / len(losses), norms[position])
             if found:
-                # a loss that is no number is the doing of the processes that have it
+                # a non-finite loss is the doing of the processes that have it
                 innocent = math.isfinite(own[position]) and not all(map(math.isfinite, of_processes))
                 self._stop(*found, innocent)
 
@@ -178,7 +178,7 @@ class DivergenceMonitor:
         before = [checkpoint for checkpoint in find_checkpoints(self.folder) if update_of(checkpoint) < update.number]
         if before:
             kept = f"the last checkpoint before it is {before[-1]}"
-            start = f"start again, or go on from its weights with start_from={before[-1]} and another output_dir"
+            start = f"start again, or start from its weights with start_from={before[-1]} and another output_dir"
         else:
             kept, start = "no checkpoint was saved before it", "start again"
         raise DivergedError(
@@ -196,7 +196,7 @@ def _row_numbers(rows: Sequence[int]) -> str:
 
 
 def _plain(grad_norm: Any, like: torch.Tensor) -> torch.Tensor:
-    """A gradient norm, which may be a number or distributed over processes, as a tensor on one device."""
+    """Return a gradient norm, which may be a number or sharded, as a tensor on one device."""
     whole = getattr(grad_norm, "full_tensor", lambda: grad_norm)()
     return torch.as_tensor(whole, device=like.device)
 
@@ -222,7 +222,7 @@ class NumberedRows(torch.utils.data.Dataset):
 
 @dataclass
 class NumberedCollator:
-    """Collates the rows of `NumberedRows`: their numbers, shape (B,), stand in the batch under `ROWS`."""
+    """Collate the rows of `NumberedRows`: their numbers, shape (B,), stand in the batch under `ROWS`."""
 
     collate: Callable[[list[Any]], Any]
 

@@ -51,7 +51,7 @@ class MovingAverage:
 
     @contextmanager
     def applied(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Within it the model has the average as its weights; gives those that it gets back afterwards."""
+        """Give the model the average as its weights within the block; yield those that it gets back afterwards."""
         trained = {name: weight.detach().clone() for name, weight in self._trained()}
         try:
             self._set(self.weights)

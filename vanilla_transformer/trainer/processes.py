@@ -1,4 +1,4 @@
-"""What the processes of one run tell each other beside gradients: that one of them has failed."""
+"""Errors that the processes of one run share, so that all end where one of them fails."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

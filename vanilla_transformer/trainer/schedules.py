@@ -46,7 +46,7 @@ Clock = Callable[[], float]
 
 
 def noam_peak(hidden_size: int, warmup_steps: int, factor: float = 1.0) -> float:
-    """Highest learning rate of the paper's schedule, at the end of warm-up: `factor * d^-0.5 * warmup^-0.5`.
+    """Return the highest learning rate of the paper's schedule, at the end of warm-up: `factor * d^-0.5 * warmup^-0.5`.
 
     Raises:
         ValueError: for a width or warm-up below 1.
@@ -60,19 +60,19 @@ def noam_peak(hidden_size: int, warmup_steps: int, factor: float = 1.0) -> float
 
 
 def noam_factor(learning_rate: Any) -> float | None:
-    """The factor in `noam` (1) or `noam * 2.0`; None for a learning rate that is a number, or neither."""
+    """Return the factor in `noam` (1) or `noam * 2.0`; None for a learning rate that is a number, or neither."""
     found = re.fullmatch(r"noam(?:\s*\*\s*(\d+(?:\.\d*)?|\.\d+))?", str(learning_rate).strip())
     return None if found is None else float(found[1] or 1)
 
 
 def peak_learning_rate(learning_rate: float | str, hidden_size: int, warmup_steps: float) -> float:
-    """The learning rate of a recipe as a number: `noam` and its multiples for a model of that width."""
+    """Return the learning rate of a recipe as a number: `noam` and its multiples for a model of that width."""
     factor = noam_factor(learning_rate)
     return float(learning_rate) if factor is None else noam_peak(hidden_size, int(warmup_steps), factor)
 
 
 def inverse_sqrt_factor(step: int, warmup_steps: int) -> float:
-    """Share of the peak rate at update `step`, counted from 1: linear up to `warmup_steps`, then `sqrt(warmup/step)`.
+    """Return the share of the peak rate at update `step`, counted from 1: linear up to `warmup_steps`, then `sqrt(warmup/step)`.
 
     Finite everywhere: without warm-up it decays from 1 at the first update.
     """
@@ -81,7 +81,7 @@ def inverse_sqrt_factor(step: int, warmup_steps: int) -> float:
 
 
 class _Factor:
-    """A callable rather than a lambda, so that schedulers can be pickled."""
+    """[`inverse_sqrt_factor`] as a callable that, unlike a lambda, can be pickled."""
 
     def __init__(self, warmup_steps: int):
         self.warmup_steps = warmup_steps
@@ -91,7 +91,7 @@ class _Factor:
 
 
 def inverse_sqrt_schedule(optimizer: Optimizer, warmup_steps: int) -> LambdaLR:
-    """Scheduler that takes the optimizer's learning rate as the peak; see [`inverse_sqrt_factor`]."""
+    """Return a scheduler that takes the optimizer's learning rate as the peak; see [`inverse_sqrt_factor`]."""
     return LambdaLR(optimizer, _Factor(warmup_steps))
 
 

@@ -1,4 +1,4 @@
-"""Models whose parameters are spread over processes (FSDP2): before training, and after it."""
+"""Models whose parameters are sharded over processes (FSDP2): before training, and after it."""
 
 import copy
 import os
@@ -34,7 +34,7 @@ def check_device(device: torch.device) -> None:
     """
     if device.type == "cpu" and os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1"):
         raise RecipeError(
-            "FSDP (scripts/launch/fsdp2.yaml) spreads a model over accelerators, and there are none here; start with "
+            "FSDP (scripts/launch/fsdp2.yaml) shards a model over accelerators, and there are none here; start with "
             "torchrun, or accelerate launch without that file: each process then keeps the whole model."
         )
 
@@ -54,7 +54,7 @@ def check_plugin(plugin: FullyShardedDataParallelPlugin) -> None:
 
 @contextmanager
 def embeddings_in_root_group(model: PreTrainedModel) -> Iterator[None]:
-    """While a model is prepared for FSDP2: embeddings and output projection go where what belongs to no layer goes.
+    """Put embeddings and output projection, while a model is prepared for FSDP2, where what belongs to no layer goes.
 
         with embeddings_in_root_group(model):
             model, optimizer = accelerator.prepare(model, optimizer)
@@ -76,19 +76,19 @@ def embeddings_in_root_group(model: PreTrainedModel) -> Iterator[None]:
 
 
 def without_tied_copies(model: PreTrainedModel, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Weights as they are saved: a matrix that a model uses in several places is gathered once for each; one stays."""
+    """Return weights as they are saved: of a matrix that is gathered once for each place that uses it, one stays."""
     return {name: tensor for name, tensor in weights.items() if name not in model.all_tied_weights_keys}
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether parameters of the model are spread over processes."""
+    """Return whether parameters of the model are sharded over processes."""
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def gather_model(accelerator: Accelerator, model: Any) -> PreTrainedModel:
-    """An ordinary model with the weights of a sharded one, on every process; all of them must call this.
+    """Return an ordinary model with the weights of a sharded one, on every process; all of them must call this.
 
-    It is in memory as a whole: what is trained here is spread to train faster or with larger batches, and fits.
+    It is in memory as a whole: what is trained here is sharded to train faster or with larger batches, and fits.
     """
     weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
     # fully_shard gives a model a class of its own, derived from the one it had

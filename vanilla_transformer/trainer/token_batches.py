@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.data.streaming import TokenBudgetStream
@@ -14,13 +14,13 @@ __all__ = ["TokenBudgetMixin"]
 
 
 class TokenBudgetMixin(Trainer):
-    """Lets a `Trainer` train on batches by token budget; evaluation keeps its fixed number of rows.
+    """Let a `Trainer` train on batches by token budget; evaluation keeps its fixed number of rows.
 
         class MyTrainer(TokenBudgetMixin, Seq2SeqTrainer): ...
 
         sampler = TokenBudgetBatchSampler(lengths, max_tokens=4096, seed=1)
         trainer = MyTrainer(model, args, train_dataset=rows, batch_sampler=sampler, data_collator=collator)
-        trainer.train(resume_from_checkpoint=True)  # goes on at the very batch it stopped at
+        trainer.train(resume_from_checkpoint=True)  # resumes at the very batch it stopped at
 
     Rows that come as a stream need no sampler: `train_dataset=TokenBudgetStream(rows, 4096, repeat=True)`, with
     `max_steps` in the arguments. All processes get equally many batches either way.
@@ -56,7 +56,7 @@ class TokenBudgetMixin(Trainer):
             self.add_callback(_EpochOfBatches(batch_sampler, self.train_dataset))
 
     def training_rows(self) -> tuple[Any, Callable[[list[Any]], Any]]:
-        """The training data, and what makes a batch of their rows."""
+        """Return the training data, and what makes a batch of their rows."""
         return self.train_dataset, self.train_collator
 
     def get_train_dataloader(self) -> DataLoader:
@@ -77,12 +77,12 @@ class TokenBudgetMixin(Trainer):
             persistent_workers=self.args.dataloader_persistent_workers,
             **batches,
         )
-        # a stream deals its batches out itself
+        # a stream gives each process its rank's batches itself
         return loader if streamed else self.accelerator.prepare(loader)
 
 
 class _EpochOfBatches(TrainerCallback):
-    """Tells the sampler, and training data that differ from epoch to epoch, the number of the epoch.
+    """Tell the sampler, and training data that differ from epoch to epoch, the number of the epoch.
 
     transformers 5.24 looks for it one wrapper deep; a run that is resumed on several processes has it two deep.
     """
@@ -91,9 +91,7 @@ class _EpochOfBatches(TrainerCallback):
         self.sampler = sampler
         self.data = data
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         epoch = int(state.epoch or 0)
         self.sampler.set_epoch(epoch)
         if hasattr(self.data, "set_epoch"):

@@ -22,7 +22,6 @@ from transformers import (
     TrainerCallback,
     TrainerControl,
     TrainerState,
-    TrainingArguments,
 )
 from transformers.optimization import GreedyLR
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
@@ -49,11 +48,7 @@ from vanilla_transformer.trainer.divergence import (
 )
 from vanilla_transformer.trainer.ema import MovingAverage
 from vanilla_transformer.trainer.interruption import Interruption
-from vanilla_transformer.trainer.schedules import (
-    decay_schedule,
-    follow_clock,
-    inverse_sqrt_schedule,
-)
+from vanilla_transformer.trainer.schedules import decay_schedule, follow_clock, inverse_sqrt_schedule
 from vanilla_transformer.trainer.sharding import embeddings_in_root_group, without_tied_copies
 from vanilla_transformer.trainer.token_batches import TokenBudgetMixin
 from vanilla_transformer.utils.atomic import atomic_files, new_temporary_dir, replace_dir, translate_io_errors
@@ -68,11 +63,11 @@ UNLOGGED = "unlogged_loss"
 """In the state of a checkpoint: what the next log, and the mean loss of the whole training, will have a share of."""
 
 TRAINED_WEIGHTS = "trained_weights.safetensors"
-"""In a checkpoint whose model is a moving average: the weights that training goes on with."""
+"""In a checkpoint whose model is a moving average: the weights that training continues with."""
 
 
 class TokenTrainer(TokenBudgetMixin):
-    """Trains on batches of a `TokenBudgetBatchSampler` or a `TokenBudgetStream` instead of a fixed number of rows.
+    """Train on batches of a `TokenBudgetBatchSampler` or a `TokenBudgetStream` instead of a fixed number of rows.
 
     - `lr_scheduler_type="inverse_sqrt"` is the paper's schedule, whose first update has step number 1; with
       `lr_scheduler_kwargs={"decay_share": 0.8}` it falls to zero over the last 80 % of the run, see `schedules`.
@@ -81,9 +76,9 @@ class TokenTrainer(TokenBudgetMixin):
     - Logs have `minutes` of training since its beginning, also where it was resumed, `tokens_per_second` (source and
       target, no padding, evaluations and checkpoints left out) and `padding_share`, that of the positions of both sides
       which held padding, 0 to 1; both of all processes together, since the log before.
-    - A checkpoint has its name only when it is written to its end, and until it is deleted from its beginning.
-    - `push_to_hub()` pushes what makes the model, in one commit; with `push_to_hub=True` nothing is pushed while training
-      goes on, nor does it need the Hub.
+    - Checkpoints are written and deleted atomically: one that has its name is complete.
+    - `push_to_hub()` pushes what makes the model, in one commit; with `push_to_hub=True` nothing is pushed during
+      training, nor does it need the Hub.
     - Training that diverges ends in a `DivergedError`. Each update is looked at before it is made; on an accelerator and
       with several processes, where that would make one wait for the other, at the next log, evaluation or checkpoint.
       Nothing is saved that is not finite.
@@ -129,16 +124,13 @@ class TokenTrainer(TokenBudgetMixin):
         self._epoch_ended = False  # whether what is due at the end of an epoch is being done
         self.target_tokenizer = target_tokenizer
         self.moving_average: MovingAverage | None = None
-        if is_adapted(self.model) and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            raise ValueError(
-                "adapter needs the whole model on each device, not in parts (FSDP, DeepSpeed); start without them."
-            )
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            needs = "needs the whole model on each device, not in parts (FSDP, DeepSpeed)"
+            if is_adapted(self.model):
+                raise ValueError(f"adapter {needs}; start without them.")
+            if ema_decay is not None:
+                raise ValueError(f"averaging.ema {needs}; use averaging.last or averaging.best.")
         if ema_decay is not None:
-            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-                raise ValueError(
-                    "averaging.ema needs the whole model on each device, not in parts (FSDP, DeepSpeed); use "
-                    "averaging.last or averaging.best."
-                )
             self.moving_average = MovingAverage(self.model, ema_decay)
         self._monitor: DivergenceMonitor | None = None
         if divergence is not None:
@@ -241,7 +233,7 @@ class TokenTrainer(TokenBudgetMixin):
 
     @property
     def _checks_each_update(self) -> bool:
-        """Whether it costs nothing to look at an update before it is made."""
+        """Return whether it costs nothing to look at an update before it is made."""
         return self.args.device.type == "cpu" and self.args.world_size == 1
 
     def _stop_if_diverged(self, weights: bool = False) -> None:
@@ -329,7 +321,7 @@ class TokenTrainer(TokenBudgetMixin):
             self._clock = None
 
     def _averaged(self) -> contextlib.AbstractContextManager[dict[str, torch.Tensor]]:
-        """The model with the moving average as its weights, once there is one."""
+        """Give the model the moving average as its weights, once there is one."""
         if self.moving_average is None or not self.moving_average.weights:
             return contextlib.nullcontext({})
         return self.moving_average.applied()
@@ -391,8 +383,7 @@ class TokenTrainer(TokenBudgetMixin):
         run, name = Path(self.args.output_dir), f"checkpoint-{self.state.global_step}"
         # else the mean loss of the next log would not be that of the unbroken run, which begins before this checkpoint
         self.state.stateful_callbacks[MINUTES] = {"minutes": self.minutes}
-        counted = torch.tensor([int(self._tokens), self._positions], device=self.args.device)
-        tokens, positions = self.accelerator.reduce(counted).tolist()
+        tokens, positions = self._count_tokens()
         self.state.stateful_callbacks[UNLOGGED] = {
             "loss": self.accelerator.reduce(self._tr_loss, reduction="mean").item(),
             "updates": self.state.global_step - self._globalstep_last_logged,
@@ -475,7 +466,7 @@ class TokenTrainer(TokenBudgetMixin):
         self.hub_model_id = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Nothing: transformers 5.24 would push all that stands in the run's folder, while it is written to."""
+        """Do nothing: transformers 5.24 would push all that stands in the run's folder, while it is written to."""
 
     def push_to_hub(
         self,
@@ -526,7 +517,7 @@ class TokenTrainer(TokenBudgetMixin):
 
     @property
     def minutes(self) -> float:
-        """Minutes of training so far, evaluations included, and what came before it was resumed."""
+        """Return the minutes of training so far, evaluations included, and what came before it was resumed."""
         if self._started is None:
             return self._logged_minutes()
         return self._minutes_before + (time.monotonic() - self._started) / 60
@@ -535,8 +526,13 @@ class TokenTrainer(TokenBudgetMixin):
         logged = max((entry["minutes"] for entry in self.state.log_history if "minutes" in entry), default=0.0)
         return max(logged, self.state.stateful_callbacks.get(MINUTES, {}).get("minutes", 0.0))
 
+    def _count_tokens(self) -> list[int]:
+        """Return the tokens and the positions of all processes since the last log."""
+        counted = torch.tensor([int(self._tokens), self._positions], device=self.args.device)
+        return self.accelerator.reduce(counted).tolist()
+
     def _count_time(self) -> None:
-        """Add the time since the last call, or since training went on, to what speed is measured by."""
+        """Add the time since the last call, or since training continued, to what speed is measured by."""
         if self._clock is not None:
             now = time.monotonic()
             self._seconds += now - self._clock
@@ -548,8 +544,7 @@ class TokenTrainer(TokenBudgetMixin):
         if self._started is not None:
             logs["minutes"] = round(self.minutes, 3)
         if "loss" in logs and self._seconds:
-            counted = torch.tensor([int(self._tokens), self._positions], device=self.args.device)
-            tokens, positions = self.accelerator.reduce(counted).tolist()
+            tokens, positions = self._count_tokens()
             self._count_time()
             logs["tokens_per_second"] = round(tokens / self._seconds)
             logs["padding_share"] = round(1 - tokens / positions, 4)
@@ -586,9 +581,7 @@ class _Events(TrainerCallback):
     def __init__(self, trainer: TokenTrainer):
         self.trainer = trainer
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         trainer = self.trainer
         if trainer._monitor is not None:
             trainer._monitor.rule.remember(entry["loss"] for entry in state.log_history if "loss" in entry)
@@ -607,25 +600,17 @@ class _Events(TrainerCallback):
                 trainer._positions += unlogged.get("positions", 0)
             trainer._seconds += unlogged.get("seconds", 0.0)
 
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.trainer._epoch_ended = False
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.trainer.read_clock()  # the rate of the next update is set right after this
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.trainer.moving_average is not None:
             self.trainer.moving_average.update()
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.trainer._epoch_ended = True
         # while training data that differ from epoch to epoch still are those of the updates
         self.trainer._stop_if_diverged()

@@ -21,6 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from vanilla_transformer.utils.json_files import read_json_object, write_json
+
 __all__ = ["load_random_state", "load_training_state", "save_random_state", "save_training_state"]
 
 STATE, TENSORS, RANDOM = "training_state.json", "optimizer.safetensors", "random_state_{}.json"
@@ -44,7 +46,7 @@ def save_training_state(
         "groups": [{n: v for n, v in group.items() if n != "params"} for group in state["param_groups"]],
         "processes": processes,
     }
-    (folder / STATE).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / STATE, values)
 
 
 def load_training_state(folder: Path, optimizer: Optimizer, scheduler: LRScheduler, processes: int) -> dict[str, Any]:
@@ -56,7 +58,7 @@ def load_training_state(folder: Path, optimizer: Optimizer, scheduler: LRSchedul
     if not (folder / STATE).is_file():
         pickles = sorted(path.name for path in folder.iterdir() if path.suffix in (".pkl", ".bin", ".pt", ".pth"))
         what = f"holds its state as pickles ({pickles[0]}), which can run any code" if pickles else f"lacks {STATE}"
-        raise ValueError(f"{folder} {what}; it is not read: delete it, or begin another run with start_from={folder}.")
+        raise ValueError(f"{folder} {what}; it is not read: delete it, or start another run with start_from={folder}.")
     values = _read(folder / STATE)
     if values.get("processes") != processes:
         raise ValueError(
@@ -128,9 +130,6 @@ def _tensor(digits: str) -> torch.Tensor:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return read_json_object(path, remedy=f"delete {path.parent}")
+    except OSError as error:
         raise ValueError(f"{path} cannot be read ({error}); delete {path.parent}.") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} is damaged: it holds a {type(values).__name__}; delete {path.parent}.")
-    return values

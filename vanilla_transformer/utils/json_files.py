@@ -48,7 +48,7 @@ def read_json_object(
         reason = "nested too deeply" if isinstance(problem, RecursionError) else first_line(problem)
         raise error(f"{named} is damaged, as it is not valid JSON ({reason}); {remedy}.") from problem
     if not isinstance(values, dict):
-        raise error(f"{named} is damaged, as it holds {_kind(values)} and not an object of settings; {remedy}.")
+        raise error(f"{named} is damaged, as it holds {_kind(values)} and not an object; {remedy}.")
     if lost := [name for name in needs if name not in values]:
         raise error(f"{named} is damaged, as it lacks {', '.join(lost)}; {remedy}.")
     return values

@@ -1,10 +1,11 @@
 """What leaves this machine: recipe, scores and card name files without saying where they stand here."""
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
+
+from vanilla_transformer.utils.names import is_hub_id
 
 __all__ = ["base_name", "card_of_repository", "escape_markdown", "one_line", "public_values", "without_nulls"]
 
@@ -21,8 +22,7 @@ def base_name(text: str) -> str:
 
 
 def _base_name(path: str) -> str:
-    is_id = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path) and not os.path.exists(path)
-    if is_id and "." not in path.rpartition("/")[2]:
+    if is_hub_id(path) and "." not in path.rpartition("/")[2]:
         return path
     windows = PureWindowsPath(path)
     name = windows.name if windows.drive or "\\" in path else PurePosixPath(path).name
