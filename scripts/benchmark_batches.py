@@ -16,11 +16,18 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from vanilla_transformer import sequences_vanilla_transformer as sequences
 from vanilla_transformer.data import TokenBudgetBatchSampler
+from vanilla_transformer.kernels import FastKernels
+from vanilla_transformer.kernels_vanilla_transformer import Kernels
 from vanilla_transformer.recipes.recipe import Recipe
 from vanilla_transformer.trainer.malloc import tune_malloc
 from vanilla_transformer.utils.log import no_log
+
+
+class MaskingKernels(FastKernels):
+    """Layers that get padding, and a mask over it."""
+
+    supports_varlen, choose_layouts = Kernels.supports_varlen, Kernels.choose_layouts  # type: ignore[assignment]
 
 
 def main(recipe: Recipe, count: int, rounds: int) -> None:
@@ -52,18 +59,16 @@ def main(recipe: Recipe, count: int, rounds: int) -> None:
         for way, (batches, collate, _) in ways.items()
     }
     speeds: dict[tuple[str, str], list[float]] = {way: [] for way in ways}
-    supports_varlen = sequences.supports_varlen
+    fast, masking = FastKernels(), MaskingKernels()
     for round_number in range(rounds + 1):
         for way, (_, _, masked) in ways.items():
-            if masked:
-                sequences.supports_varlen = lambda *args: False
+            Kernels.used = masking if masked else fast
             started = time.process_time()
             for batch, _ in prepared[way]:
                 model(**batch, skip_logits=True).loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
             seconds = time.process_time() - started
-            sequences.supports_varlen = supports_varlen
             if round_number:  # the first warms up
                 speeds[way].append(sum(tokens for _, tokens in prepared[way]) / seconds)
 

@@ -12,7 +12,7 @@ import vanilla_transformer as vt
 from choices import CHOICES, cover, fields_of, is_possible, name_of
 from closeness import assert_close
 from tiny import LANGUAGE_MODELS, SMALL, pad_rows, randomise, tiny_model, tokens
-from vanilla_transformer.kernels_vanilla_transformer import chunked_cross_entropy
+from vanilla_transformer.kernels.loss import chunked_cross_entropy
 from vanilla_transformer.losses_vanilla_transformer import smoothed_cross_entropy
 from vanilla_transformer.positions_vanilla_transformer import alibi_slopes, relative_buckets
 

@@ -35,8 +35,8 @@ from tiny import (
     tiny_model,
     tokens,
 )
-from vanilla_transformer import kernels_vanilla_transformer
-from vanilla_transformer.kernels_vanilla_transformer import _ChunkedCrossEntropy
+from vanilla_transformer.kernels.loss import _ChunkedCrossEntropy
+from vanilla_transformer.kernels_vanilla_transformer import Kernels
 from vanilla_transformer.losses_vanilla_transformer import shift_right, smoothed_cross_entropy
 from vanilla_transformer.modeling_vanilla_transformer import (
     apply_rotary_pos_emb,
@@ -321,7 +321,7 @@ def test_residual_dropout_stands_where_section_5_4_puts_it(monkeypatch):
             dropped.append((p, tuple(states.shape)))
         return states
 
-    monkeypatch.setattr(kernels_vanilla_transformer, "dropout", spy)
+    monkeypatch.setattr(Kernels.used, "dropout", spy)
     monkeypatch.setattr(nn.functional, "dropout", lambda states, p=0.5, **kwargs: spy(states, p, True))
     model(**model_inputs(model, batch=2, length=7, target_length=5))
     encoder, decoder = (0.25, (2, 7, 16)), (0.25, (2, 5, 16))

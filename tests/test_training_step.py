@@ -13,11 +13,12 @@ from vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
-from vanilla_transformer import kernels_vanilla_transformer as kernels
-from vanilla_transformer import modeling_vanilla_transformer as modeling
-from vanilla_transformer.kernels_vanilla_transformer import chunked_cross_entropy, dropout
+from vanilla_transformer.kernels import varlen
+from vanilla_transformer.kernels.dropout import dropout
+from vanilla_transformer.kernels.loss import _ChunkedCrossEntropy, chunked_cross_entropy
+from vanilla_transformer.kernels.varlen import PaddingFreeBatch, SequenceLengths
+from vanilla_transformer.kernels_vanilla_transformer import Kernels
 from vanilla_transformer.losses_vanilla_transformer import smoothed_cross_entropy
-from vanilla_transformer.sequences_vanilla_transformer import PaddingFreeBatch, SequenceLengths
 
 IGNORED = -100
 
@@ -66,7 +67,7 @@ def test_both_conventions_of_smoothing_are_their_definitions(smoothing, form):
 @pytest.mark.parametrize("count", [1, 255, 256, 257, 700])
 def test_the_loss_in_chunks_is_the_plain_loss(monkeypatch, count, smoothing, form):
     """To 1e-6, forward and backward, in chunks that end in the middle, at the end and beyond."""
-    monkeypatch.setattr(kernels._ChunkedCrossEntropy, "LOGITS", 0)  # chunks of 256 rows
+    monkeypatch.setattr(_ChunkedCrossEntropy, "LOGITS", 0)  # chunks of 256 rows
     hidden, weight, labels = random_rows(count + 1, 16, 300)
     results = []
     for function, arguments in (
@@ -120,7 +121,7 @@ def test_no_tensor_of_a_training_step_has_tokens_times_vocabulary():
             model(ids, labels=ids, skip_logits=True).loss.backward()
         largest.append(mode.elements)
         assert mode.elements < 2 * length * vocabulary / 2
-    assert largest[0] == largest[1] == kernels._ChunkedCrossEntropy.LOGITS // vocabulary * vocabulary
+    assert largest[0] == largest[1] == _ChunkedCrossEntropy.LOGITS // vocabulary * vocabulary
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -294,13 +295,13 @@ def sides(architecture):
 
 def counting(monkeypatch):
     """How often attention went sequence by sequence."""
-    calls, original = [], modeling.variable_length_attention
+    calls, original = [], varlen.variable_length_attention
 
     def counted(*args, lengths, **kwargs):
         calls.append(lengths)
         return original(*args, lengths=lengths, **kwargs)
 
-    monkeypatch.setattr(modeling, "variable_length_attention", counted)
+    monkeypatch.setattr(varlen, "variable_length_attention", counted)
     return calls
 
 
@@ -344,6 +345,44 @@ def test_packed_is_padded_is_alone(monkeypatch, architecture, overrides, form):
     model(**batch, skip_logits=True)
     assert len(calls) >= layers
     assert all(sum(lengths.queries) in (sum(SOURCES), sum(TARGETS)) for lengths in calls)
+
+
+@pytest.mark.parametrize("form", ["left", "right", "packed"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_code_of_a_folder_alone_trains_to_the_same_weights(monkeypatch, architecture, form):
+    """By plain operations, since the kernels of the package do not travel with a model."""
+    model = tiny_model(architecture, label_smoothing=0.1, output_bias="trained").train()
+    sources, targets = sides(architecture)
+    if form == "packed":
+        batch = packed_batch(sources, targets, architecture)
+    else:
+        batch = padded_batch(sources, targets, form, architecture)
+    results = []
+    for kernels in (Kernels.used, Kernels()):
+        monkeypatch.setattr(Kernels, "used", kernels)
+        output = model(**batch)
+        output.loss.backward()
+        results.append((output.logits, output.loss.detach(), gradients(model)))
+    (logits, loss, expected), (plain_logits, plain_loss, plain) = results
+    assert logits is plain_logits is None
+    assert_close(plain_loss, loss, atol=1e-6)
+    for name, gradient in plain.items():
+        assert_close(gradient, expected[name], atol=2e-5)
+
+
+def test_pairs_in_a_row_need_the_package_for_flash_attention(monkeypatch):
+    model = tiny_model().train()
+    monkeypatch.setattr(Kernels, "used", Kernels())
+    model.config._attn_implementation_internal = "flash_attention_2"
+    batch = packed_batch(*sides("encoder-decoder"), "encoder-decoder")
+    with pytest.raises(ValueError, match="several pairs in a row cannot be told apart by flash attention here; pip"):
+        model.model.decoder(
+            batch["labels"].clamp(min=0),
+            position_ids=batch["decoder_position_ids"],
+            encoder_hidden_states=torch.zeros(*batch["input_ids"].shape, 16),
+            encoder_position_ids=batch["position_ids"],
+            use_cache=False,
+        )
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -435,16 +474,16 @@ def test_flash_attention_gets_the_bounds_of_the_sequences(monkeypatch, architect
     sources, targets = sides(architecture)
     total, expected, _ = alone(model, sources, targets)
 
-    def varlen(module, query, key, value, attention_mask, scaling, dropout, sliding_window, **kwargs):
+    def flash(module, query, key, value, attention_mask, scaling, dropout, sliding_window, **kwargs):
         assert attention_mask is None and query.shape[0] == 1
         bounds = [kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"]]
         assert all(bound.dtype == torch.int32 and bound[0] == 0 for bound in bounds)
         queries, keys = (bound.diff().tolist() for bound in bounds)
         assert (max(queries), max(keys)) == (kwargs["max_length_q"], kwargs["max_length_k"])
         lengths = SequenceLengths(queries, keys)
-        return modeling.variable_length_attention(module, query, key, value, None, lengths, scaling, dropout)
+        return varlen.variable_length_attention(module, query, key, value, None, lengths, scaling, dropout)
 
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", varlen)
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", flash)
     model.config._attn_implementation_internal = "flash_attention_2"
     if form == "packed":
         batch = packed_batch(sources, targets, architecture)

@@ -27,10 +27,6 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import (
     ALL_MASK_ATTENTION_FUNCTIONS,
     AttentionMaskInterface,
-    create_bidirectional_mask,
-    create_bidirectional_sliding_window_mask,
-    create_causal_mask,
-    create_sliding_window_causal_mask,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -50,7 +46,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from transformers.utils.deprecation import deprecate_kwarg
-from transformers.utils.generic import is_flash_attention_requested, merge_with_config_defaults
+from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.import_utils import is_tracing
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -61,10 +57,8 @@ from .generation_vanilla_transformer import (
     prepare_cache,
 )
 from .kernels_vanilla_transformer import (
+    Kernels,
     VanillaTransformerDropout,
-    chunked_cross_entropy,
-    compute_dtype,
-    variable_length_attention,
 )
 from .losses_vanilla_transformer import (
     IGNORED,
@@ -80,24 +74,22 @@ from .positions_vanilla_transformer import (
     VanillaTransformerLearnedPositions,
     add_to_mask,
     apply_rotary_pos_emb,
+    compute_dtype,
     position_angles,
     position_bias,
     rotary_embeddings,
 )
 from .sequences_vanilla_transformer import (
     PaddedBatch,
-    SequenceLengths,
     can_inspect_values,
     check_ids,
     check_mask,
     check_pairs,
-    choose_layouts,
     exactly_one,
     packed_sequences,
     positions_from_mask,
     same_sequence,
     sequence_starts,
-    supports_varlen,
 )
 
 # ---------------------------------------------------------------------------------------------------- 3.2: attention
@@ -134,16 +126,10 @@ def eager_attention_forward(
     return (probabilities @ value).transpose(1, 2).contiguous(), probabilities
 
 
-def choose_attention(
-    config: VanillaTransformerConfig, lengths: SequenceLengths | None, device: torch.device, kwargs: dict[str, Any]
-) -> tuple[Callable, dict[str, Any]]:
-    """Return the function that attends and its further arguments: transformers' of this name, or one over `lengths`."""
+def choose_attention(config: VanillaTransformerConfig, lengths: Any) -> Callable:
+    """Return the function that attends: transformers' of this name, or one for the sequences of a row without padding."""
     attention = ALL_ATTENTION_FUNCTIONS.get_interface(config._attn_implementation, eager_attention_forward)
-    if lengths is None:
-        return attention, kwargs
-    if is_flash_attention_requested(config):
-        return attention, kwargs | lengths.for_flash_attention(device)
-    return variable_length_attention, {"lengths": lengths}
+    return attention if lengths is None else lengths.choose_attention(config, attention)
 
 
 class VanillaTransformerAttention(nn.Module):
@@ -207,7 +193,7 @@ class VanillaTransformerAttention(nn.Module):
         attention_mask: torch.Tensor | None = None,
         cache: Cache | None = None,
         rotary: torch.Tensor | None = None,
-        lengths: SequenceLengths | None = None,
+        lengths: Any = None,
         layer_idx: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -228,7 +214,7 @@ class VanillaTransformerAttention(nn.Module):
                 key, value = own_cache.update(key, value, layer_idx, kwargs=kwargs)
         else:
             key, value = self._keys_and_values_of_source(encoder_hidden_states, cache, layer_idx, kwargs)
-        attention, kwargs = choose_attention(self.config, lengths, query.device, kwargs)
+        attention = choose_attention(self.config, lengths)
         output, probabilities = attention(  # (B, T, H, d) and (B, H, T, S)
             self,
             query,
@@ -410,8 +396,8 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         use_cache: bool | None = None,  # read by GradientCheckpointingLayer
         position_ids: torch.Tensor | None = None,
         rotary: torch.Tensor | None = None,
-        lengths: SequenceLengths | None = None,
-        cross_lengths: SequenceLengths | None = None,
+        lengths: Any = None,
+        cross_lengths: Any = None,
         layer_idx: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
@@ -558,14 +544,6 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         return embeddings
 
 
-CREATE_MASK = {  # by whether attention is causal, and whether it has a window
-    (False, False): create_bidirectional_mask,
-    (False, True): create_bidirectional_sliding_window_mask,
-    (True, False): create_causal_mask,
-    (True, True): create_sliding_window_causal_mask,
-}
-
-
 class VanillaTransformerStack(VanillaTransformerEmbeddings, VanillaTransformerPreTrainedModel):
     """Embeddings and layers: what the encoder, the decoder and a language model have in common."""
 
@@ -618,39 +596,6 @@ class VanillaTransformerStack(VanillaTransformerEmbeddings, VanillaTransformerPr
         if mask is None and self.is_causal:  # which sdpa would have seen to
             mask = distance <= 0
         return add_to_mask(bias.unsqueeze(0), mask, compute_dtype(states))
-
-    def segment_mask(self, lengths: list[int], states: torch.Tensor) -> torch.Tensor | None:
-        """Return the mask (1, 1 or H, L, L) of every sequence of a row: of a window, and what is added to scores.
-
-        `None` where there is neither, and for flash attention, which has windows of its own.
-        """
-        if not self.config.uses_relative_positions or is_flash_attention_requested(self.config):
-            return None
-        places = torch.arange(max(lengths), device=states.device)
-        mask, window = None, self.config.sliding_window
-        if window is not None:
-            distance = places - places.unsqueeze(-1)  # (L, L)
-            mask = (distance > -window) & (distance <= 0) if self.is_causal else distance.abs() <= window
-            mask = mask[None, None]
-        return self.add_position_bias(mask, places, places, states)
-
-    def self_attention_mask(
-        self,
-        states: torch.Tensor,
-        mask: torch.Tensor | None,
-        batch: PaddedBatch,
-        queries: torch.Tensor,
-        keys: torch.Tensor,
-        **kwargs: Any,
-    ) -> torch.Tensor | None:
-        """Return the mask (B, 1 or H, T, S) of self-attention, in a row without padding that of every sequence.
-
-        `None` where there is nothing to leave out and nothing to add. `kwargs`: of transformers' masks.
-        """
-        if batch.lengths is not None:
-            return self.segment_mask(batch.lengths, states)
-        create_mask = CREATE_MASK[self.is_causal, self.config.sliding_window is not None]
-        return self.add_position_bias(create_mask(self.config, states, mask, **kwargs), queries, keys, states)
 
     def layers_in_order(self) -> list[VanillaTransformerLayer]:
         """Return the layers as often as the stack is deep, also where all are one."""
@@ -714,16 +659,16 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         places = torch.arange(length, device=inputs.device)
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, places)
-        batch, _ = choose_layouts(self.config, self.training, kwargs, (inputs, attention_mask, packed))
+        batch, _ = Kernels.used.choose_layouts(self.config, self.training, kwargs, (inputs, attention_mask, packed))
         # embed
         given = (input_ids, inputs_embeds, position_ids, token_type_ids)
         input_ids, inputs_embeds, position_ids, token_type_ids = map(batch.unpad, given)  # (B, S, ...) or (1, N, ...)
         states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)  # (B, S, D) or (1, N, D)
         # mask
-        only_own = same_sequence(packed, packed)
-        mask = self.self_attention_mask(states, attention_mask, batch, places, places, and_mask_function=only_own)
+        own = same_sequence(packed, packed)
+        mask = batch.self_attention_mask(self, states, attention_mask, places, places, and_mask_function=own)
         # layers
-        lengths = SequenceLengths.of(batch, batch)
+        lengths = batch.attending_to(batch)
         states = self.run_layers(states, mask, position_ids=position_ids, lengths=lengths, **kwargs)
         # back to the shape of the batch
         return BaseModelOutput(batch.pad(states))
@@ -789,23 +734,20 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         batch = batch_of_source = PaddedBatch()
         if is_start and not use_cache:
             target = (inputs, attention_mask, packed)
-            batch, batch_of_source = choose_layouts(self.config, self.training, kwargs, target, source)
+            batch, batch_of_source = Kernels.used.choose_layouts(self.config, self.training, kwargs, target, source)
         # embed
         given = (input_ids, inputs_embeds, position_ids, token_type_ids)
         input_ids, inputs_embeds, position_ids, token_type_ids = map(batch.unpad, given)  # (B, T, ...) or (1, N, ...)
         states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)  # (B, T, D) or (1, N, D)
         # masks
-        mask = self.self_attention_mask(
-            states, attention_mask, batch, places, key_places, cache=own_cache, position_ids=given_positions
+        mask = batch.self_attention_mask(
+            self, states, attention_mask, places, key_places, cache=own_cache, position_ids=given_positions
         )
         cross_mask = None
-        if source is not None and batch_of_source.lengths is None:
-            cross_mask = create_bidirectional_mask(
-                self.config,
-                states,
-                encoder_attention_mask,
-                encoder_hidden_states=encoder_hidden_states,
-                and_mask_function=same_sequence(packed, packed_source),
+        if source is not None:
+            pairs = same_sequence(packed, packed_source)
+            cross_mask = batch_of_source.cross_attention_mask(
+                self.config, states, encoder_attention_mask, encoder_hidden_states, pairs
             )
         # layers
         states = self.run_layers(
@@ -816,8 +758,8 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             cache=cache,
             use_cache=use_cache,
             position_ids=position_ids,
-            lengths=SequenceLengths.of(batch, batch),
-            cross_lengths=SequenceLengths.of(batch, batch_of_source),
+            lengths=batch.attending_to(batch),
+            cross_lengths=batch.attending_to(batch_of_source),
             **kwargs,
         )
         # back to the shape of the batch
@@ -1142,7 +1084,8 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
             hidden_states = hidden_states * self.config.output_scale
         if skip_logits:
             bias = self.lm_head.bias if self.output_bias is None else self.output_bias
-            return None, chunked_cross_entropy(hidden_states, self.lm_head.weight, labels, bias=bias, **options)
+            project = Kernels.used.projected_cross_entropy
+            return None, project(hidden_states, self.lm_head.weight, labels, bias=bias, **options)
         logits = self.lm_head(hidden_states)
         logits = logits if self.output_bias is None else logits + self.output_bias
         if labels is None:
@@ -1203,7 +1146,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             labels = ignore_padding_labels(labels, decoder_attention_mask)
             free = decoder_attention_mask is None and decoder_position_ids is None and cache is None
             skip_logits = self.skips_logits(skip_logits, labels, logits_to_keep)
-            if skip_logits and self.training and free and supports_varlen(self.config, labels, kwargs):
+            if skip_logits and self.training and free and Kernels.used.supports_varlen(self.config, labels, kwargs):
                 # nothing looks back at what stands behind the last label of a row, so it can be left out
                 decoder_attention_mask = (labels != IGNORED).flip(-1).cumsum(-1).flip(-1) > 0
         outputs = self.model(

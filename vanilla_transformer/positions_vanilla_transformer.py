@@ -84,6 +84,12 @@ def position_bias(config: Any, table: nn.Embedding | None, distance: torch.Tenso
     return table(relative_buckets(distance, is_causal, buckets, farthest)).permute(2, 0, 1)
 
 
+def compute_dtype(states: torch.Tensor) -> torch.dtype:
+    """Return the dtype in which matrices are multiplied: under autocast another than that of the states."""
+    device = states.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
+
+
 def add_to_mask(bias: torch.Tensor, mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
     """Return a mask that is added to scores, of `bias` (..., H, T, S) and a mask of booleans or numbers (..., 1, T, S).
 

@@ -76,6 +76,10 @@ def _register_adapters(module: Any) -> None:
     importlib.import_module(f"{__package__}.adapters").register(vars(module))
 
 
+def _register_kernels(module: Any) -> None:
+    module.Kernels.used = importlib.import_module(f"{__package__}.kernels").FastKernels()
+
+
 def _register_decoding(module: Any) -> None:
     mixin = importlib.import_module(f"{__package__}.generation_vanilla_transformer").VanillaTransformerGenerationMixin
     mixin.decoding_backend = importlib.import_module(f"{__package__}.decoding.backend").FastDecoding
@@ -86,7 +90,8 @@ ACTIONS: dict[str, Callable[[ModuleType], None]] = {
     "transformers.models.auto.modeling_auto": _register_models,
     "transformers.pipelines": _register_pipelines,
     "peft.utils.constants": _register_adapters,
-    # the file that comes with checkpoints decodes by itself as transformers does
+    # the files that come with checkpoints train and decode by themselves as transformers does
+    f"{__package__}.kernels_vanilla_transformer": _register_kernels,
     f"{__package__}.modeling_vanilla_transformer": _register_decoding,
 }
 
