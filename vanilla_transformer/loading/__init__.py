@@ -10,48 +10,43 @@ Every command, pipeline and script reads them here, so that the same rules hold 
 """
 
 from vanilla_transformer.loading.configs import check_config, check_generation_config, load_config
-from vanilla_transformer.loading.devices import check_device, move_to_device
-from vanilla_transformer.loading.errors import (
+from vanilla_transformer.loading.models import (
+    INDEX,
+    check_device,
+    check_fit,
+    format_shape,
+    load_model,
+    move_to_device,
+    open_weights,
+    shard_names,
+    weight_files,
+)
+from vanilla_transformer.loading.sources import (
+    WEIGHTS,
     LoadingError,
     RemoteCodeError,
+    Source,
     damaged,
     friendly_loading_errors,
+    locate,
     pickled_objects,
+    read_json_object,
 )
-from vanilla_transformer.loading.models import check_fit, load_model
-from vanilla_transformer.loading.sources import Source, locate, read_json_object
 from vanilla_transformer.loading.tokenizers import (
     TARGET_TOKENIZER,
     has_target_tokenizer,
     has_tokenizer,
     load_tokenizer,
 )
-from vanilla_transformer.loading.weights import INDEX, WEIGHTS, format_shape, open_weights, shard_names, weight_files
 
-__all__ = [
-    "INDEX",
-    "TARGET_TOKENIZER",
-    "WEIGHTS",
-    "LoadingError",
-    "RemoteCodeError",
-    "Source",
-    "check_config",
+__all__ = ["INDEX", "TARGET_TOKENIZER", "WEIGHTS", "LoadingError", "RemoteCodeError", "Source", "check_config"]
+__all__ += [
     "check_device",
     "check_fit",
     "check_generation_config",
     "damaged",
     "format_shape",
     "friendly_loading_errors",
-    "has_target_tokenizer",
-    "has_tokenizer",
-    "load_config",
-    "load_model",
-    "load_tokenizer",
-    "locate",
-    "move_to_device",
-    "open_weights",
-    "pickled_objects",
-    "read_json_object",
-    "shard_names",
-    "weight_files",
 ]
+__all__ += ["has_target_tokenizer", "has_tokenizer", "load_config", "load_model", "load_tokenizer", "locate"]
+__all__ += ["move_to_device", "open_weights", "pickled_objects", "read_json_object", "shard_names", "weight_files"]

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING, AutoConfig, GenerationConfig, PreTrainedConfig
 
-from vanilla_transformer.loading.errors import LoadingError, RemoteCodeError, damaged, friendly_loading_errors
-from vanilla_transformer.loading.sources import Source
+from vanilla_transformer.loading.sources import LoadingError, RemoteCodeError, Source, damaged, friendly_loading_errors
 from vanilla_transformer.utils.quiet import quiet
 
 __all__ = ["check_config", "check_generation_config", "load_config"]
@@ -51,9 +50,7 @@ def check_config(values: Mapping[str, Any], source: Source, *, trust_remote_code
         raise LoadingError(f"{config} is damaged: auto_map={code!r:.60} is not an object.")
     known = isinstance(model_type, str) and model_type in CONFIG_MAPPING
     if "AutoConfig" in code and not known and not trust_remote_code:
-        raise RemoteCodeError(
-            f"{config} names code of its own ({str(code['AutoConfig']):.100}), which is not run unasked"
-        )
+        raise RemoteCodeError(f"{config} names code of its own ({str(code['AutoConfig']):.100})")
     if not known and "AutoConfig" not in code:
         kind = "names no model_type" if model_type is None else f"has the model_type {model_type!r:.60}"
         raise LoadingError(
@@ -63,7 +60,7 @@ def check_config(values: Mapping[str, Any], source: Source, *, trust_remote_code
     # names of files and of code from elsewhere
     backend = values.get("attn_implementation", values.get("_attn_implementation"))
     if isinstance(backend, str) and "/" in backend and not trust_remote_code:
-        raise RemoteCodeError(f"{config} names attention code of the Hub ({backend:.60}), which is not run unasked")
+        raise RemoteCodeError(f"{config} names attention code of the Hub ({backend:.60})")
     others = values.get("configuration_files", [])
     if not isinstance(others, list) or not all(isinstance(x, str) and Path(x).name == x for x in others):
         raise LoadingError(f"{config} names configuration_files outside its folder; remove the field.")

@@ -1,19 +1,34 @@
-"""Load models whose weights fit their configuration."""
+"""Load models whose weights fit their configuration, and move them to a device."""
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME as INDEX
 
 from vanilla_transformer.loading.configs import check_generation_config, load_config
-from vanilla_transformer.loading.errors import LoadingError, friendly_loading_errors
-from vanilla_transformer.loading.sources import ADAPTER_REMEDY, Source
-from vanilla_transformer.loading.weights import format_shape, weight_files
+from vanilla_transformer.loading.sources import (
+    ADAPTER_REMEDY,
+    WEIGHTS,
+    LoadingError,
+    Source,
+    damaged,
+    friendly_loading_errors,
+)
+from vanilla_transformer.utils.errors import first_line
 from vanilla_transformer.utils.quiet import quiet
 
-__all__ = ["check_fit", "load_model"]
+__all__ = ["INDEX", "check_device", "check_fit", "format_shape", "load_model", "move_to_device"]
+__all__ += ["open_weights", "shard_names", "weight_files"]
+
+
+# Models --------------------------------------------------------------------------------------------------------------
 
 
 def load_model(
@@ -114,3 +129,104 @@ def _layer_counts(place: str, model: PreTrainedModel, extra: list[str], missing:
 
     names = set(model.state_dict())
     return count((names - set(missing)) | set(extra)), count(names)
+
+
+# Files of weights ----------------------------------------------------------------------------------------------------
+
+
+def weight_files(source: Source | str | os.PathLike) -> list[Path]:
+    """Return the safetensors files of a model, which may be several with an index; an empty list where there are none.
+
+    Raises:
+        LoadingError: for an index that is damaged, or names a file outside its folder.
+        FileNotFoundError: for an index that names a file that is not there.
+    """
+    if not isinstance(source, Source):
+        source = Source(os.fspath(source), Path(source))
+    if (single := source.file(WEIGHTS)) is not None:
+        return [single]
+    if (index := source.read_json(INDEX)) is None:
+        return []
+    files = []
+    for name in shard_names(index, f"{INDEX} of {source}"):
+        if (file := source.file(name)) is None:
+            raise FileNotFoundError(f"{INDEX} of {source} names {name}, which is not there; copy the folder again.")
+        files.append(file)
+    return files
+
+
+def shard_names(index: Mapping[str, Any], named: str) -> list[str]:
+    """Return the names of the files that an index of weights names, sorted.
+
+    Raises:
+        LoadingError: for an index without them, or with one that is not a plain name of a safetensors file.
+    """
+    table = index.get("weight_map")
+    if not isinstance(table, dict) or not table or not all(isinstance(name, str) for name in table.values()):
+        raise damaged(named, ", as it has no weight_map from weights to files")
+    names = sorted(set(table.values()))
+    for name in names:
+        if not re.fullmatch(r"[^/\\\0]+\.safetensors", name) or name.startswith("."):
+            raise LoadingError(
+                f"{named} names {name!r}, which is not a safetensors file in the same folder, so it is not read; "
+                "save the model again."
+            )
+    return names
+
+
+@contextmanager
+def open_weights(file: str | os.PathLike) -> Iterator[Any]:
+    """Open a safetensors file for reading, on the CPU.
+
+    Raises:
+        LoadingError: for a file that is damaged.
+    """
+    try:
+        opened = safe_open(os.fspath(file), framework="pt")
+    except SafetensorError as error:
+        raise damaged(file, f" ({first_line(error)})", "copy it again, or leave it out") from error
+    with opened as weights:
+        yield weights
+
+
+def format_shape(shape: Sequence[int]) -> str:
+    """Return a shape as people read it, such as `512 x 64`."""
+    return " x ".join(map(str, shape)) or "a number"
+
+
+# Devices -------------------------------------------------------------------------------------------------------------
+
+
+def check_device(device: str | None) -> None:
+    """Refuse a device that is not here, before anything is loaded for it.
+
+    Raises:
+        ValueError: naming the devices there are.
+    """
+    if device is None:
+        return
+    here = ["cpu"]
+    if torch.accelerator.is_available():
+        kind = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
+        here += [f"{kind}:{number}" for number in range(torch.accelerator.device_count())]
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"--device {device!r} is not a device of torch; there is {', '.join(here)}.") from error
+    names = {*here, "cpu:0", *(name.partition(":")[0] for name in here)}
+    if str(wanted) not in names:
+        raise ValueError(f"the device {device!r} is not here; there is {', '.join(here)}.")
+
+
+def move_to_device(model: Any, device: str | None) -> Any:
+    """Move a model to a device, by default to the accelerator where there is one.
+
+    Raises:
+        ValueError: where it cannot be moved there.
+    """
+    if device is None and torch.accelerator.is_available():
+        device = str(torch.accelerator.current_accelerator())
+    try:
+        return model if device is None else model.to(device)
+    except RuntimeError as error:
+        raise ValueError(f"the model cannot be moved to the device {device!r}: {error}") from error

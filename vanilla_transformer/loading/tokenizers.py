@@ -8,14 +8,15 @@ from transformers import TOKENIZER_MAPPING, AutoTokenizer, PreTrainedConfig, Pre
 from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
 from vanilla_transformer.loading.configs import load_config
-from vanilla_transformer.loading.errors import (
+from vanilla_transformer.loading.sources import (
     LoadingError,
     RemoteCodeError,
+    Source,
     damaged,
     friendly_loading_errors,
+    locate,
     missing_files,
 )
-from vanilla_transformer.loading.sources import Source, locate
 from vanilla_transformer.utils.extras import missing
 
 __all__ = ["TARGET_TOKENIZER", "has_target_tokenizer", "has_tokenizer", "load_tokenizer"]
@@ -86,9 +87,7 @@ def load_tokenizer(
     # its class is one of transformers, or its code is trusted
     config = _config_of_tokenizer(source, subfolder)
     if own_code and not trust_remote_code and not _is_known(settings, config):
-        raise RemoteCodeError(
-            f"the tokenizer_config.json of {place} names code of its own ({own_code:.100}), which is not run unasked"
-        )
+        raise RemoteCodeError(f"the tokenizer_config.json of {place} names code of its own ({own_code:.100})")
     options: dict[str, Any] = {} if trust_remote_code else {"config": config}
     options |= {"revision": source.revision, "trust_remote_code": bool(trust_remote_code)}
     try:
