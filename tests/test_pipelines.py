@@ -118,6 +118,17 @@ def test_registering_again_changes_nothing():
         library.check_task("text2text-generation")
 
 
+@pytest.mark.parametrize("first", ["vanilla_transformer.pipelines", "transformers.pipelines"])
+def test_tasks_are_known_whichever_module_is_imported_first(first):
+    code = (
+        f"import vanilla_transformer, {first}, transformers\n"
+        "from transformers.pipelines import PIPELINE_REGISTRY as registry\n"
+        "print(registry.supported_tasks['translation']['impl'].__name__, hasattr(transformers.pipeline, '_loads_safely'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "TranslationPipeline True\n", done.stderr
+
+
 def test_a_task_that_somebody_else_has_registered_stays(monkeypatch):
     theirs = {"impl": object, "pt": ()}
     monkeypatch.setitem(PIPELINE_REGISTRY.supported_tasks, "translation", theirs)

@@ -69,7 +69,7 @@ def _register_models(module: Any) -> None:
 
 
 def _register_pipelines(module: Any) -> None:
-    importlib.import_module(f"{__package__}.pipelines").register()
+    importlib.import_module(f"{__package__}.pipelines")
 
 
 def _register_adapters(module: Any) -> None:

@@ -9,6 +9,7 @@ from transformers.utils import logging
 
 import vanilla_transformer as vt
 from vanilla_transformer.conversion.families.bart import stack_mappings
+from vanilla_transformer.conversion.tokenizers import fairseq_dictionary
 from vanilla_transformer.conversion.torch_checkpoints import (
     STACKS,
     build_translator,
@@ -18,7 +19,6 @@ from vanilla_transformer.conversion.torch_checkpoints import (
     refuse_unknown,
     sizes_of,
 )
-from vanilla_transformer.conversion.vocabularies import fairseq_dictionary
 from vanilla_transformer.conversion.weight_mapping import ConversionError, WeightMapping, map_to_target
 from vanilla_transformer.utils.log import Log
 

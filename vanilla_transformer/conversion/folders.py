@@ -12,14 +12,14 @@ from vanilla_transformer.conversion.exact_loading import load_transformers_model
 from vanilla_transformer.conversion.fairseq import from_fairseq
 from vanilla_transformer.conversion.opennmt import from_opennmt, opennmt_vocabularies
 from vanilla_transformer.conversion.parity import check_parity
-from vanilla_transformer.conversion.tokenizers import copy_tokenizers
-from vanilla_transformer.conversion.torch_checkpoints import read_checkpoint
-from vanilla_transformer.conversion.vocabularies import (
+from vanilla_transformer.conversion.tokenizers import (
     FAIRSEQ_SPECIAL,
     OPENNMT_SPECIAL,
+    copy_tokenizers,
     fairseq_dictionary,
     word_tokenizer,
 )
+from vanilla_transformer.conversion.torch_checkpoints import read_checkpoint
 from vanilla_transformer.conversion.weight_mapping import ConversionError
 from vanilla_transformer.loading import TARGET_TOKENIZER, locate
 from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors

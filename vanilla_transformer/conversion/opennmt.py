@@ -7,6 +7,7 @@ from typing import Any
 
 import vanilla_transformer as vt
 from vanilla_transformer.conversion.convert import check_table
+from vanilla_transformer.conversion.tokenizers import OPENNMT_SPECIAL
 from vanilla_transformer.conversion.torch_checkpoints import (
     STACKS,
     build_translator,
@@ -15,7 +16,6 @@ from vanilla_transformer.conversion.torch_checkpoints import (
     refuse_unknown,
     sizes_of,
 )
-from vanilla_transformer.conversion.vocabularies import OPENNMT_SPECIAL
 from vanilla_transformer.conversion.weight_mapping import (
     LAYER,
     ConversionError,

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from vanilla_transformer.conversion.weight_mapping import Weights
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel, sinusoidal_encoding
 
 __all__ = ["REWRITINGS", "rewrite_field", "sines_first"]
 
 Model = VanillaTransformerPreTrainedModel
-Weights = dict[str, torch.Tensor]
 
 READS_STATES = ("q_proj", "k_proj", "v_proj", "up_proj", "gate_proj", "lm_head")
 """Projections whose inputs are the states that run through the layers."""
@@ -24,10 +24,10 @@ READS_STATES = ("q_proj", "k_proj", "v_proj", "up_proj", "gate_proj", "lm_head")
 WRITES_STATES = ("o_proj", "down_proj")
 """Projections whose outputs are added to these states."""
 
+EMBEDS = ("embed_tokens", "embed_positions", "embed_token_types")
+
 LARGEST_EPS = 1e-5
 """Of a norm, below which one may stand for another."""
-
-EMBEDS = ("embed_tokens", "embed_positions", "embed_token_types")
 
 
 def rewrite_field(model: Model, field: str, value: Any) -> Model | None:
@@ -52,42 +52,35 @@ def _concatenate_sinusoids(model: Model, field: str, value: Any) -> Model | None
     config = model.config
     if (config.sinusoidal_form, value) != ("interleaved", "concatenated") or config.output_transform:
         return None
-    width = config.embedding_width
-    order = sines_first(width)
-    runs_through_layers = width == config.hidden_size
-    weights = {}
-    for name, tensor in model.state_dict().items():
+    order = sines_first(config.embedding_width)
+    in_layers = config.embedding_width == config.hidden_size
+
+    def permute(name: str, tensor: torch.Tensor) -> torch.Tensor:
         module, kind = name.split(".")[-2:] if "." in name else ("", name)
-        moved = tensor
         if module in EMBEDS or (module == "embed_projection" and kind == "weight"):
-            moved = tensor[:, order]
-        elif (
-            module == "embed_norm"
-            or runs_through_layers
-            and (module == "norm" or module.endswith("_norm") or module in WRITES_STATES)
-        ):
-            moved = tensor[order]
-        elif runs_through_layers and module in READS_STATES and kind == "weight":
-            moved = tensor[:, order]
-        weights[name] = moved
+            return tensor[:, order]
+        if in_layers and module in READS_STATES and kind == "weight":
+            return tensor[:, order]
+        is_norm = module == "norm" or module.endswith("_norm")
+        if module == "embed_norm" or (in_layers and (is_norm or module in WRITES_STATES)):
+            return tensor[order]
+        return tensor
+
+    weights = {name: permute(name, tensor) for name, tensor in model.state_dict().items()}
     return _build(model, weights, sinusoidal_form="concatenated")
 
 
 def _add_zero_biases(model: Model, field: str, value: Any) -> Model | None:
     """Give projections or norms without biases ones that are zero."""
-    wanted = {"output_bias": "fixed"}.get(field, True)
-    if value not in (wanted, "trained" if field == "output_bias" else wanted):
+    if value not in (("fixed", "trained") if field == "output_bias" else (True,)):
         return None
     changes = {field: value}
     if field == "attention_bias":  # that of the output follows where nothing else is said
         changes["attention_output_bias"] = model.config.has_attention_output_bias
-    rewritten = _empty(model, changes)
-    weights = {}
-    for name, tensor in rewritten.state_dict().items():
-        weights[name] = model.state_dict().get(name)
-        if weights[name] is None:
-            weights[name] = torch.zeros(tensor.shape, dtype=model.dtype)
-    return _build(model, weights, **changes)
+    weights = model.state_dict()
+    shapes = {name: tensor.shape for name, tensor in _empty(model, changes).state_dict().items()}
+    zeros = {name: torch.zeros(shape, dtype=model.dtype) for name, shape in shapes.items() if name not in weights}
+    return _build(model, {**weights, **zeros}, **changes)
 
 
 def _repeat_key_value_heads(model: Model, field: str, value: Any) -> Model | None:
@@ -96,11 +89,12 @@ def _repeat_key_value_heads(model: Model, field: str, value: Any) -> Model | Non
     if value != config.num_attention_heads:
         return None
     copies = config.num_attention_heads // config.num_key_value_heads  # type: ignore[operator]
-    weights = {}
-    for name, tensor in model.state_dict().items():
-        if name.split(".")[-2:-1] in (["k_proj"], ["v_proj"]):
-            tensor = tensor.unflatten(0, (-1, config.head_dim)).repeat_interleave(copies, dim=0).flatten(0, 1)
-        weights[name] = tensor
+
+    def repeat(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.unflatten(0, (-1, config.head_dim)).repeat_interleave(copies, dim=0).flatten(0, 1)
+
+    shared = (["k_proj"], ["v_proj"])
+    weights = {n: repeat(t) if n.split(".")[-2:-1] in shared else t for n, t in model.state_dict().items()}
     return _build(model, weights, num_key_value_heads=value)
 
 
@@ -111,10 +105,11 @@ def _tabulate_positions(model: Model, field: str, value: Any) -> Model | None:
         return None
     places = torch.arange(config.max_position_embeddings + config.position_offset)
     table = sinusoidal_encoding(places, config.embedding_width, config.sinusoidal_form).to(model.dtype)
-    weights = dict(model.state_dict())
-    for name in list(weights):
-        if name.endswith("embed_tokens.weight"):
-            weights[name.replace("embed_tokens", "embed_positions")] = table
+    weights = model.state_dict()
+    tables = [
+        name.replace("embed_tokens", "embed_positions") for name in weights if name.endswith("embed_tokens.weight")
+    ]
+    weights = {**weights, **dict.fromkeys(tables, table)}
     return _build(model, weights, position_encoding="learned", sinusoidal_form="interleaved")
 
 
@@ -123,21 +118,19 @@ def _scale_embeddings_beforehand(model: Model, field: str, value: Any) -> Model 
     config = model.config
     if value is not False or not config.scale_embedding:
         return None
-    weights = {
-        name: tensor * config.embedding_width**0.5 if name.endswith("embed_tokens.weight") else tensor
-        for name, tensor in model.state_dict().items()
-    }
-    shared = (
-        {} if not config.is_encoder_decoder else {"share_encoder_decoder_embeddings": config.has_shared_embeddings}
-    )
-    return _build(model, weights, scale_embedding=False, tie_word_embeddings=False, **shared)
+    factor = config.embedding_width**0.5
+    weights = {n: t * factor if n.endswith("embed_tokens.weight") else t for n, t in model.state_dict().items()}
+    changes = {"scale_embedding": False, "tie_word_embeddings": False}
+    if config.is_encoder_decoder:
+        changes["share_encoder_decoder_embeddings"] = config.has_shared_embeddings
+    return _build(model, weights, **changes)
 
 
 def _change_norm_eps(model: Model, field: str, value: Any) -> Model | None:
     """Take the eps that a class fixes: not the same outputs, but so near that what differs is measured and told."""
     if max(value, model.config.norm_eps) > LARGEST_EPS:
         return None
-    return _build(model, dict(model.state_dict()), norm_eps=value)
+    return _build(model, model.state_dict(), norm_eps=value)
 
 
 REWRITINGS: Mapping[str, Callable[[Model, str, Any], Model | None]] = {

@@ -12,17 +12,8 @@ from functools import cached_property
 
 import torch
 
-__all__ = [
-    "LAYER",
-    "ConversionError",
-    "WeightMapping",
-    "Weights",
-    "check_placement",
-    "list_names",
-    "map_modules",
-    "map_to_source",
-    "map_to_target",
-]
+__all__ = ["LAYER", "ConversionError", "WeightMapping", "Weights", "check_placement", "list_names"]
+__all__ += ["map_modules", "map_to_source", "map_to_target"]
 
 LAYER = "{n}"
 

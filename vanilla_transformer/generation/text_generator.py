@@ -24,20 +24,9 @@ from vanilla_transformer.loading import (
 )
 from vanilla_transformer.utils.log import Log
 
-__all__ = [
-    "Hypothesis",
-    "TextGenerator",
-    "check_generation_options",
-    "check_vocabularies",
-    "default_length",
-    "encode_input",
-    "filler_token",
-    "input_limit",
-    "join_parts",
-    "longest_source",
-    "pad_rows",
-    "sequence_scores",
-]
+__all__ = ["Hypothesis", "TextGenerator", "check_generation_options", "check_vocabularies", "default_length"]
+__all__ += ["encode_input", "filler_token", "input_limit", "join_parts", "longest_source", "pad_rows"]
+__all__ += ["sequence_scores"]
 
 logger = logging.get_logger(__name__)
 

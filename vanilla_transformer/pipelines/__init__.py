@@ -1,6 +1,6 @@
 """Pipelines that transformers 5 dropped: translation, summarization and extractive question answering.
 
-`register` makes `transformers.pipeline("translation", ...)`, `"translation_xx_to_yy"`, `"summarization"` and
+Importing this module makes `transformers.pipeline("translation", ...)`, `"translation_xx_to_yy"`, `"summarization"` and
 `"question-answering"` work again, for the models of this package and for transformers' own. Given a folder or Hub id, they
 load it by the rules of `vanilla_transformer.loading`: no code that comes with it runs unless `trust_remote_code=True`, and
 weights are safetensors unless `model_kwargs={"use_safetensors": False}`.
@@ -94,3 +94,7 @@ def _load(automatic: Any, options: dict[str, Any]) -> None:
         of_model["dtype"] = of_model.pop("torch_dtype")
     of_model = {"dtype": "auto", **of_model, **(options.pop("model_kwargs", None) or {})}
     options["model"] = load_model(source, automatic, trust_remote_code=trust, **of_model)
+
+
+# on import, whether this module or that of transformers comes first
+register()

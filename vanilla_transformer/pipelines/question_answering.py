@@ -1,20 +1,19 @@
 """Extractive question answering: the part of a text that answers a question."""
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.pipelines.base import ChunkPipeline
 
 from vanilla_transformer.generation.text_generator import check_vocabularies, longest_source
+from vanilla_transformer.pipelines.text_pipeline import TextPipeline
 
 __all__ = ["QuestionAnsweringPipeline"]
 
 
-class QuestionAnsweringPipeline(ChunkPipeline):
-    """Finds the answers to questions in their contexts, with a model that says where answers start and end.
+class QuestionAnsweringPipeline(TextPipeline):
+    """Find the answers to questions in their contexts, with a model that says where answers start and end.
 
     Called with `question=` and `context=`, or a dictionary of both, it gives a record, or with `top_k` above 1 a list of
     them, best first; with lists of them, or one context and several questions, a list of that, in order. A record holds the
@@ -39,9 +38,6 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         ValueError: for an empty question or context, a question that is too long, a model or tokenizer that cannot do this.
     """
 
-    _load_tokenizer = True
-    _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False
-
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None, task: str = "", **options: Any
     ):
@@ -56,47 +52,13 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             inputs = _examples(question, context)
         elif question is not None or context is not None:
             raise ValueError("give either examples or question= and context=, not both.")
-        if isinstance(inputs, list | tuple):
-            return super().__call__(list(inputs), **options) if inputs else []
-        if isinstance(inputs, Iterator):
-            inputs = (example for example in inputs)  # of iterators, transformers knows generators alone
         return super().__call__(inputs, **options)
 
-    def save_pretrained(self, save_directory: str | os.PathLike, **options: Any) -> None:
-        """Save model and tokenizer. (The inherited one would save this class as remote code beside them.)"""
-        self.model.save_pretrained(save_directory, **options)
-        self.tokenizer.save_pretrained(save_directory)
-
-    def _sanitize_parameters(
-        self,
-        top_k: int | None = None,
-        max_answer_len: int | None = None,
-        max_seq_len: int | None = None,
-        doc_stride: int | None = None,
-        max_question_len: int | None = None,
-        handle_impossible_answer: bool | None = None,
-        align_to_words: bool | None = None,
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        for name, value in (("top_k", top_k), ("max_answer_len", max_answer_len)):
-            if value is not None and value < 1:
+    def _sanitize_parameters(self, **options: Any) -> tuple[dict[str, Any], ...]:
+        for name in ("top_k", "max_answer_len"):
+            if (value := options.get(name)) is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1.")
-        preprocess = {
-            "max_seq_len": max_seq_len,
-            "doc_stride": doc_stride,
-            "max_question_len": max_question_len,
-            "align_to_words": align_to_words,
-            "handle_impossible_answer": handle_impossible_answer,
-        }
-        postprocess = {
-            "top_k": top_k,
-            "max_answer_len": max_answer_len,
-            "handle_impossible_answer": handle_impossible_answer,
-        }
-        given = [
-            {name: value for name, value in parameters.items() if value is not None}
-            for parameters in (preprocess, postprocess)
-        ]
-        return given[0], {}, given[1]
+        return super()._sanitize_parameters(**options)
 
     def preprocess(
         self,

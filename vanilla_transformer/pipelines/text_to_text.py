@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.pipelines.base import ChunkPipeline
 
 from vanilla_transformer.generation.sentences import texts_within
 from vanilla_transformer.generation.text_generator import (
@@ -19,14 +18,15 @@ from vanilla_transformer.generation.text_generator import (
     sequence_scores,
 )
 from vanilla_transformer.loading import TARGET_TOKENIZER, load_tokenizer, locate
+from vanilla_transformer.pipelines.text_pipeline import TextPipeline
 
 __all__ = ["SummarizationPipeline", "TextToTextPipeline", "TranslationPipeline"]
 
 LONG_INPUTS = ("split", "refuse", "truncate")
 
 
-class TextToTextPipeline(ChunkPipeline):
-    """A text for each text, by an encoder-decoder of this package or of transformers (Marian, BART, T5, ...).
+class TextToTextPipeline(TextPipeline):
+    """Write a text for each text, by an encoder-decoder of this package or of transformers (Marian, BART, T5, ...).
 
     Called with one text it gives a list of records, one for each of `num_return_sequences`; with a list of texts a record
     for each, in order, or a list of records for each where there are several; with a generator or a data set an iterator
@@ -51,13 +51,10 @@ class TextToTextPipeline(ChunkPipeline):
             `translation_xx_to_yy` in the model's `task_specific_params` does (T5); by default those of the task's name.
 
     Raises:
-        ValueError: for a model that is no encoder-decoder, a tokenizer that does not fit it, a language that it does not
+        ValueError: for a model that is not an encoder-decoder, a tokenizer that does not fit it, a language that it does not
             know, a text that is too long and cannot be split.
-        TypeError: for an input that is no text.
+        TypeError: for an input that is not a text.
     """
-
-    _load_tokenizer = True
-    _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False
 
     default_task: ClassVar[str]
     result_name: ClassVar[str]
@@ -80,59 +77,22 @@ class TextToTextPipeline(ChunkPipeline):
         super().__init__(model=model.eval(), tokenizer=tokenizer, task=task, **options)
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
-        if isinstance(inputs, tuple):
-            inputs = list(inputs)
-        if isinstance(inputs, Iterator):
-            inputs = (text for text in inputs)  # of iterators, transformers knows generators alone
-        if not isinstance(inputs, list):
-            return super().__call__(inputs, **options)
-        results = super().__call__(inputs, **options) if inputs else []
-        return [records[0] for records in results] if all(len(records) == 1 for records in results) else results
+        results = super().__call__(inputs, **options)
+        one_each = isinstance(inputs, list | tuple) and all(len(records) == 1 for records in results)
+        return [records[0] for records in results] if one_each else results
 
     def save_pretrained(self, save_directory: str | os.PathLike, **options: Any) -> None:
-        """Save model and tokenizers. (The inherited one would save this class as remote code beside them.)"""
-        self.model.save_pretrained(save_directory, **options)
-        self.tokenizer.save_pretrained(save_directory)
+        super().save_pretrained(save_directory, **options)
         if self.target_tokenizer is not self.tokenizer:
             self.target_tokenizer.save_pretrained(os.path.join(save_directory, TARGET_TOKENIZER))
 
-    def _sanitize_parameters(
-        self,
-        scores: bool | None = None,
-        return_tensors: bool | None = None,
-        return_text: bool | None = None,
-        clean_up_tokenization_spaces: bool | None = None,
-        long_inputs: str | None = None,
-        truncation: bool | None = None,
-        max_source_tokens: int | None = None,
-        prefix: str | None = None,
-        src_lang: str | None = None,
-        tgt_lang: str | None = None,
-        **generate_options: Any,
-    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    def _sanitize_parameters(self, truncation: bool | None = None, **options: Any) -> tuple[dict[str, Any], ...]:
+        long_inputs = options.get("long_inputs")
         if truncation is not None and long_inputs is None:
-            long_inputs = "truncate" if truncation else "split"
+            options["long_inputs"] = long_inputs = "truncate" if truncation else "split"
         if long_inputs not in (None, *LONG_INPUTS):
             raise ValueError(f"long_inputs={long_inputs!r} is none of {', '.join(map(repr, LONG_INPUTS))}.")
-        languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
-        preprocess = {
-            "long_inputs": long_inputs,
-            "max_source_tokens": max_source_tokens,
-            "prefix": prefix,
-            **languages,
-        }
-        forward = {"scores": scores, **languages}
-        postprocess = {
-            "scores": scores,
-            "return_tensors": return_tensors,
-            "return_text": return_text,
-            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
-        }
-        given = [
-            {name: value for name, value in parameters.items() if value is not None}
-            for parameters in (preprocess, forward, postprocess)
-        ]
-        return given[0], given[1] | generate_options, given[2]
+        return super()._sanitize_parameters(**options)
 
     def preprocess(
         self,

@@ -1,11 +1,12 @@
 """ALBERT (Lan et al. 2020): one layer, run as often as the model is deep, and narrow embeddings."""
 
+from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedConfig
 
-from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter, Required, alike
-from vanilla_transformer.conversion.families.bert import EMBEDDINGS, FIXED, POOLER, POSITION_NUMBERS, SAME
+from vanilla_transformer.conversion.architecture_adapter import Required, alike
+from vanilla_transformer.conversion.families import bert
 from vanilla_transformer.conversion.weight_mapping import ConversionError, WeightMapping, map_modules
 
 LAYER = {
@@ -18,6 +19,7 @@ LAYER = {
     "ffn_output": "feed_forward.down_proj",
     "full_layer_layer_norm": "feed_forward_norm",
 }
+ONE_LAYER = Required(1, "layers are all one here, or all different")
 
 
 def _check_width(config: PreTrainedConfig) -> dict[str, Any]:
@@ -29,7 +31,8 @@ def _check_width(config: PreTrainedConfig) -> dict[str, Any]:
     return {}
 
 
-ALBERT = ArchitectureAdapter(
+ALBERT = replace(
+    bert.BERT,
     name="albert",
     heads={
         "AlbertForMaskedLM": "VanillaTransformerForMaskedLM",
@@ -39,28 +42,21 @@ ALBERT = ArchitectureAdapter(
     },
     prefix="albert.",
     weights=(
-        *map_modules("albert.embeddings", "model.encoder", EMBEDDINGS),
+        *map_modules("albert.embeddings", "model.encoder", bert.EMBEDDINGS),
         WeightMapping("albert.encoder.embedding_hidden_mapping_in", "model.encoder.embed_projection"),
         *map_modules("albert.encoder.albert_layer_groups.0.albert_layers.0", "model.encoder.layers.0", LAYER),
-        WeightMapping("predictions.dense", "output_transform.dense"),
-        WeightMapping("predictions.LayerNorm", "output_transform.norm"),
-        WeightMapping("predictions.decoder", "lm_head"),
-        WeightMapping("classifier", "score"),
+        *bert.head_mappings("predictions", "predictions.decoder"),
     ),
-    fixed={**FIXED, "shared_layers": True},
-    same=SAME | alike("max_position_embeddings embedding_size"),
-    required={
-        "num_hidden_groups": Required(1, "layers are all one here, or all different"),
-        "inner_group_num": Required(1, "layers are all one here, or all different"),
-    },
+    fixed={**bert.FIXED, "shared_layers": True},
+    same={**bert.BERT.same, **alike("embedding_size")},
+    required={"num_hidden_groups": ONE_LAYER, "inner_group_num": ONE_LAYER},
     extra_fields=_check_width,
     extra_settings=lambda config: {"embedding_size": config.embedding_width},
     copies={"predictions.bias": "predictions.decoder.bias"},
     options={"AlbertModel": {"add_pooling_layer": False}},
     ignored={
-        "albert.pooler.": POOLER,
+        "albert.pooler.": bert.POOLER,
         "sop_classifier.": "which of two sentences comes first",
-        "albert.embeddings.position_ids": POSITION_NUMBERS,
+        "albert.embeddings.position_ids": bert.POSITION_NUMBERS,
     },
-    counts_padding=True,
 )

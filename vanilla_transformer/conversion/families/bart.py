@@ -43,12 +43,8 @@ def stack_mappings(names: dict[str, str], prefix: str = "model.") -> tuple[Weigh
 OUTPUT = (WeightMapping("lm_head", "lm_head"), WeightMapping("final_logits_bias", "output_bias", is_row=True))
 
 # of BART, Marian, PEGASUS and FSMT
-FIXED: dict[str, Any] = {
-    "architecture": "encoder-decoder",
-    "norm_position": "post",
-    "norm_eps": 1e-5,
-    "init_scheme": "normal",
-}
+FIXED = {"architecture": "encoder-decoder", "norm_position": "post", "norm_eps": 1e-5, "init_scheme": "normal"}
+SINUSOIDAL = {"position_encoding": "sinusoidal", "sinusoidal_form": "concatenated"}
 SAME = {
     **alike(
         "decoder_layers max_position_embeddings scale_embedding dropout attention_dropout activation_dropout "
@@ -61,11 +57,7 @@ SAME = {
     "hidden_act": "activation_function",
     "initializer_range": "init_std",
 }
-REQUIRED = {
-    "is_decoder": Required(False, "a decoder on its own that can still look at a source is none of our architectures")
-}
 LAYER_DROP = ("encoder_layerdrop", "decoder_layerdrop")
-SHARED = {"model.shared.weight": "model.encoder.embed_tokens.weight"}
 SINUSOIDS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 
@@ -106,18 +98,17 @@ BART = ArchitectureAdapter(
         ),
         *OUTPUT,
     ),
-    fixed={
-        **FIXED,
-        "position_encoding": "learned",
-        "position_offset": 2,
-        "embedding_norm": True,
-        "output_bias": "fixed",
-    },
+    fixed=FIXED
+    | {"position_encoding": "learned", "position_offset": 2, "embedding_norm": True, "output_bias": "fixed"},
     same=SAME | alike("vocab_size"),
-    required=REQUIRED,
+    required={
+        "is_decoder": Required(
+            False, "a decoder on its own that can still look at a source is none of our architectures"
+        )
+    },
     extra_fields=check_stacks,
     extra_settings=decoder_settings,
-    copies=SHARED,
+    copies={"model.shared.weight": "model.encoder.embed_tokens.weight"},
     training=LAYER_DROP,
     counts_padding=True,
 )

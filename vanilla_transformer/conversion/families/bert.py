@@ -29,6 +29,15 @@ def encoder_mappings(model: str) -> tuple[WeightMapping, ...]:
     return (*map_modules(f"{model}.embeddings", "model.encoder", EMBEDDINGS), *layers)
 
 
+def head_mappings(transform: str, output: str, norm: str = "LayerNorm") -> tuple[WeightMapping, ...]:
+    """Return the mappings of the heads: what transforms states, what projects them to tokens, and what to labels."""
+    return (
+        *map_modules(transform, "output_transform", {"dense": "dense", norm: "norm"}),
+        WeightMapping(output, "lm_head"),
+        WeightMapping("classifier", "score"),
+    )
+
+
 FIXED: dict[str, Any] = {
     "architecture": "encoder-only",
     "norm_position": "post",
@@ -64,13 +73,7 @@ BERT = ArchitectureAdapter(
         "BertForTokenClassification": "VanillaTransformerForTokenClassification",
     },
     prefix="bert.",
-    weights=(
-        *encoder_mappings("bert"),
-        WeightMapping("cls.predictions.transform.dense", "output_transform.dense"),
-        WeightMapping("cls.predictions.transform.LayerNorm", "output_transform.norm"),
-        WeightMapping("cls.predictions.decoder", "lm_head"),
-        WeightMapping("classifier", "score"),
-    ),
+    weights=(*encoder_mappings("bert"), *head_mappings("cls.predictions.transform", "cls.predictions.decoder")),
     fixed=FIXED,
     same=SAME | alike("max_position_embeddings"),
     required=REQUIRED,

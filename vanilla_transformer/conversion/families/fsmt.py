@@ -6,15 +6,7 @@ from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter
-from vanilla_transformer.conversion.families.bart import (
-    FIXED,
-    LAYER_DROP,
-    SAME,
-    SINUSOIDS,
-    check_stacks,
-    decoder_settings,
-    stack_mappings,
-)
+from vanilla_transformer.conversion.families import bart
 from vanilla_transformer.conversion.families.roberta import offset_of_positions
 from vanilla_transformer.conversion.weight_mapping import WeightMapping
 
@@ -22,7 +14,7 @@ from vanilla_transformer.conversion.weight_mapping import WeightMapping
 def _extra_fields(config: PreTrainedConfig) -> dict[str, Any]:
     source, target = config.src_vocab_size, config.tgt_vocab_size
     return {
-        **check_stacks(config),
+        **bart.check_stacks(config),
         "vocab_size": source,
         "target_vocab_size": None if target == source else target,
         "share_encoder_decoder_embeddings": config.tie_word_embeddings,
@@ -31,11 +23,8 @@ def _extra_fields(config: PreTrainedConfig) -> dict[str, Any]:
 
 
 def _extra_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
-    return {
-        **decoder_settings(config),
-        "src_vocab_size": config.vocab_size,
-        "tgt_vocab_size": config.output_vocab_size,
-    }
+    sizes = {"src_vocab_size": config.vocab_size, "tgt_vocab_size": config.output_vocab_size}
+    return bart.decoder_settings(config) | sizes
 
 
 FSMT = ArchitectureAdapter(
@@ -44,13 +33,13 @@ FSMT = ArchitectureAdapter(
     heads={"FSMTForConditionalGeneration": "VanillaTransformerForConditionalGeneration"},
     prefix="model.",
     weights=(
-        *stack_mappings({"embed_tokens": "embed_tokens"}),
+        *bart.stack_mappings({"embed_tokens": "embed_tokens"}),
         WeightMapping("model.decoder.output_projection", "lm_head"),
     ),
-    fixed={**FIXED, "position_encoding": "sinusoidal", "sinusoidal_form": "fairseq"},
-    same=SAME,
+    fixed=bart.FIXED | bart.SINUSOIDAL | {"sinusoidal_form": "fairseq"},
+    same=bart.SAME,
     extra_fields=_extra_fields,
     extra_settings=_extra_settings,
-    computed=SINUSOIDS,
-    training=LAYER_DROP,
+    computed=bart.SINUSOIDS,
+    training=bart.LAYER_DROP,
 )

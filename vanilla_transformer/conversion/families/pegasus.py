@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vanilla_transformer.conversion.families.bart import OUTPUT, check_stacks, decoder_settings, stack_mappings
+from vanilla_transformer.conversion.families import bart
 from vanilla_transformer.conversion.families.marian import MARIAN
 
 PEGASUS = replace(
@@ -12,8 +12,8 @@ PEGASUS = replace(
         "PegasusForConditionalGeneration": "VanillaTransformerForConditionalGeneration",
         "PegasusModel": "VanillaTransformerModel",
     },
-    weights=(*stack_mappings({"embed_tokens": "embed_tokens", "layer_norm": "norm"}), *OUTPUT),
+    weights=(*bart.stack_mappings({"embed_tokens": "embed_tokens", "layer_norm": "norm"}), *bart.OUTPUT),
     fixed={**MARIAN.fixed, "norm_position": "pre"},
-    extra_fields=lambda config: {**check_stacks(config), "share_encoder_decoder_embeddings": True},
-    extra_settings=decoder_settings,
+    extra_fields=lambda config: {**bart.check_stacks(config), "share_encoder_decoder_embeddings": True},
+    extra_settings=bart.decoder_settings,
 )

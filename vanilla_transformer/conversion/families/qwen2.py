@@ -1,12 +1,12 @@
 """Qwen2 (Yang et al. 2024): Llama with biases of queries, keys and values."""
 
+from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter
-from vanilla_transformer.conversion.families.llama import FIXED, SAME, WEIGHTS, rotary_fields, rotary_settings
+from vanilla_transformer.conversion.families.llama import FIXED, LLAMA, SAME, rotary_fields, rotary_settings
 from vanilla_transformer.conversion.weight_mapping import ConversionError
 
 
@@ -33,11 +33,10 @@ def _extra_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
     }
 
 
-QWEN2 = ArchitectureAdapter(
+QWEN2 = replace(
+    LLAMA,
     name="qwen2",
     heads={"Qwen2ForCausalLM": "VanillaTransformerForCausalLM", "Qwen2Model": "VanillaTransformerModel"},
-    prefix="model.",
-    weights=WEIGHTS,
     fixed={**FIXED, "attention_bias": True, "attention_output_bias": False, "mlp_bias": False},
     same=SAME,
     extra_fields=_extra_fields,

@@ -1,20 +1,13 @@
 """RoBERTa (Liu et al. 2019): BERT's layers, fairseq's positions."""
 
+from dataclasses import replace
 from typing import Any
 
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter
-from vanilla_transformer.conversion.families.bert import (
-    FIXED,
-    POOLER,
-    POSITION_NUMBERS,
-    REQUIRED,
-    SAME,
-    encoder_mappings,
-)
-from vanilla_transformer.conversion.weight_mapping import ConversionError, WeightMapping
+from vanilla_transformer.conversion.families import bert
+from vanilla_transformer.conversion.weight_mapping import ConversionError
 
 
 def offset_of_positions(config: PreTrainedConfig) -> int:
@@ -39,7 +32,8 @@ def _extra_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
     return {"max_position_embeddings": config.max_position_embeddings + config.position_offset}
 
 
-ROBERTA = ArchitectureAdapter(
+ROBERTA = replace(
+    bert.BERT,
     name="roberta",
     heads={
         "RobertaForMaskedLM": "VanillaTransformerForMaskedLM",
@@ -47,20 +41,13 @@ ROBERTA = ArchitectureAdapter(
         "RobertaForTokenClassification": "VanillaTransformerForTokenClassification",
     },
     prefix="roberta.",
-    weights=(
-        *encoder_mappings("roberta"),
-        WeightMapping("lm_head.dense", "output_transform.dense"),
-        WeightMapping("lm_head.layer_norm", "output_transform.norm"),
-        WeightMapping("lm_head.decoder", "lm_head"),
-        WeightMapping("classifier", "score"),
-    ),
-    fixed=FIXED,
-    same=SAME,
-    required=REQUIRED,
+    weights=(*bert.encoder_mappings("roberta"), *bert.head_mappings("lm_head", "lm_head.decoder", norm="layer_norm")),
+    same=bert.SAME,
     extra_fields=_extra_fields,
     extra_settings=_extra_settings,
     copies={"lm_head.bias": "lm_head.decoder.bias"},
     options={"RobertaModel": {"add_pooling_layer": False}},
-    ignored={"roberta.pooler.": POOLER, "roberta.embeddings.position_ids": POSITION_NUMBERS},
+    ignored={"roberta.pooler.": bert.POOLER, "roberta.embeddings.position_ids": bert.POSITION_NUMBERS},
     head_activation="gelu",
+    counts_padding=False,
 )
