@@ -50,9 +50,12 @@ class Page:
 
     def open(self, address):
         self.call("Page.navigate", url=address)
+        self.wait_for("document.readyState == 'complete' && location.href != 'about:blank'")
+
+    def wait_for(self, condition):
         until = time.monotonic() + 30
-        while self.run("document.readyState") != "complete" or self.run("location.href") == "about:blank":
-            assert time.monotonic() < until
+        while not self.run(condition):
+            assert time.monotonic() < until, condition
             time.sleep(0.05)
 
     def run(self, script):
