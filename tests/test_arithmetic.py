@@ -62,7 +62,9 @@ def test_the_parts_of_every_preset_add_up_to_its_tensors(name):
     config = VanillaTransformerConfig.from_preset(name)
     with torch.device("meta"):
         model = build(config)
-    assert sum(part.total for part in list_parts(config)) == sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert sum(part.total for part in list_parts(config)) == sum(
+        p.numel() for p in model.parameters() if p.requires_grad
+    )
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -89,9 +91,7 @@ def test_a_written_token_costs_what_torch_counts_and_caches_what_its_tensors_hol
             encoded = model.get_encoder()(inputs["input_ids"])
         given = {"encoder_outputs": encoded} if encoded is not None else {}
         cache = model(**given, **{names[0]: inputs[names[0]]}, use_cache=True).cache
-        step = counted(
-            lambda: model(**given, **{names[0]: inputs[names[0]][:, -1:]}, cache=cache, use_cache=True)
-        )
+        step = counted(lambda: model(**given, **{names[0]: inputs[names[0]][:, -1:]}, cache=cache, use_cache=True))
     assert step == 2 * BATCH * sum(decoding_multiply_adds(config, TARGET + 1, SOURCE).values())
     layers = getattr(cache, "self_attention_cache", cache).layers
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
@@ -144,5 +144,7 @@ def test_table_3_agrees_with_the_paper_at_a_vocabulary_size_for_each_row():
             continue
         low, high = agree
         for size in (low, high):
-            changed = count + (size - 37000) * (1024 if name in ("big", "(C) d_model=1024") else 256 if "256" in name else 512)
+            changed = count + (size - 37000) * (
+                1024 if name in ("big", "(C) d_model=1024") else 256 if "256" in name else 512
+            )
             assert round(changed / 1e6) == millions, name

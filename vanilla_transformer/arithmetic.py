@@ -132,9 +132,7 @@ def _list_stack(
     formula, parameters, own, of_keys = _attention(config)
     pair = 2 * config.num_attention_heads * config.head_dim
     layer = {"copies": copies, "runs": depth}
-    yield Part(
-        stack, "attention", "self-attention", formula, parameters, **layer, weights=own + of_keys, scores=pair
-    )
+    yield Part(stack, "attention", "self-attention", formula, parameters, **layer, weights=own + of_keys, scores=pair)
     if has_cross:
         yield Part(
             stack,
@@ -152,9 +150,7 @@ def _list_stack(
     if config.mlp_bias:
         formula += f" + {matrices - 1 if matrices > 2 else ''}{'·' if matrices > 2 else ''}F + D"
         parameters += (matrices - 1) * inner + width
-    yield Part(
-        stack, "feed-forward", "feed-forward", formula, parameters, **layer, weights=matrices * width * inner
-    )
+    yield Part(stack, "feed-forward", "feed-forward", formula, parameters, **layer, weights=matrices * width * inner)
     formula, parameters = _norm(config, width, "D")
     norms = 3 if has_cross else 2
     yield Part(stack, "norms", "norms", f"{norms} × {formula}", norms * parameters, **layer)
@@ -253,7 +249,9 @@ def cache_bytes(config: VanillaTransformerConfig, dtype: str = "float32") -> dic
 # --------------------------------------------------------------------------------------------------- the paper's tables
 
 
-def complexity(config: VanillaTransformerConfig, length: int, kernel: int = 3) -> list[tuple[str, str, int, str, int, str, int]]:
+def complexity(
+    config: VanillaTransformerConfig, length: int, kernel: int = 3
+) -> list[tuple[str, str, int, str, int, str, int]]:
     """Return table 1 with this model's numbers: kind of layer, then formula and number of three things.
 
     Those are operations of a layer, operations that must follow each other, and the longest path between two positions.

@@ -11,6 +11,7 @@ PACKAGES: dict[str, tuple[str, str | None]] = {
     "fastapi": ("fastapi", "serve"),
     "gguf": ("gguf", "export"),
     "matplotlib": ("matplotlib", "plots"),
+    "nltk": ("nltk", "parsing"),
     "onnx": ("onnx", "export"),
     "onnx_ir": ("onnxscript", "export"),
     "onnxruntime": ("onnxruntime", "export"),
