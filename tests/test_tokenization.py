@@ -16,6 +16,7 @@ from vanilla_transformer.tokenization import (
     SPECIAL_TOKENS,
     train_character_tokenizer,
     train_tokenizer,
+    train_word_tokenizer,
     train_wordpiece_tokenizer,
     without_long_words,
 )
@@ -227,6 +228,20 @@ def test_lowercase_characters_are_all_known():
     text = "İSTANBUL ΟΔΟΣ"
     tokenizer = train_character_tokenizer([text], lowercase=True)
     assert tokenizer.unk_token_id not in tokenizer(text).input_ids
+
+
+def test_words_are_what_stands_between_spaces(tmp_path):
+    texts = ["(S (NP XX )NP XX )S", "(S XX )S", "tʃ ː"]
+    train_word_tokenizer(texts, 100).save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.convert_ids_to_tokens(range(len(tokenizer))) == [
+        *SPECIAL_TOKENS, "XX", "(S", ")S", "(NP", ")NP", "tʃ", "ː",
+    ]  # fmt: skip
+    for text in texts:
+        assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
+    assert tokenizer.tokenize("XX (VP  XX") == ["XX", "<unk>", "XX"]
+    assert len(train_word_tokenizer(texts, 6)) == 6
+    assert len(train_word_tokenizer(texts, 100, min_frequency=3)) == 5
 
 
 def test_wordpiece_is_exact_and_the_same_for_the_same_texts(tmp_path):

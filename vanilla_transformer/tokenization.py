@@ -1,6 +1,6 @@
 """Tokenizers trained on a run's own text.
 
-Three kinds, all fast tokenizers of the `tokenizers` library in transformers' generic class, `PreTrainedTokenizerFast`, which
+Four kinds, all fast tokenizers of the `tokenizers` library in transformers' generic class, `PreTrainedTokenizerFast`, which
 loads a saved folder where this package is not installed. (So does `AutoTokenizer`, but beside a model it asks about the code
 that the model's config.json names.)
 
@@ -8,6 +8,7 @@ that the model's config.json names.)
 - `train_wordpiece_tokenizer`: whole words and their pieces, words being what stands between spaces; for taggers, which
   must know where a word begins. Decoding gives single spaces.
 - `train_character_tokenizer`: one token per Unicode character, for character language models.
+- `train_word_tokenizer`: what stands between spaces is one token: sounds, brackets of trees, words of a closed vocabulary.
 
 The special tokens have fixed ids: `<pad>` 0, `<s>` 1, `</s>` 2, `<unk>` 3, and `<mask>` 4 where it is asked for.
 For separate source and target vocabularies, train one tokenizer on each side.
@@ -33,6 +34,7 @@ __all__ = [
     "train_character_tokenizer",
     "train_tokenizer",
     "train_tokenizer_of_kind",
+    "train_word_tokenizer",
     "train_wordpiece_tokenizer",
     "without_long_words",
 ]
@@ -272,6 +274,48 @@ def train_character_tokenizer(
     return _wrap(backend, add_bos=add_bos, add_eos=add_eos, mask_token=mask_token, model_max_length=model_max_length)
 
 
+def train_word_tokenizer(
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    min_frequency: int = 1,
+    lowercase: bool = False,
+    add_bos: bool = False,
+    add_eos: bool = True,
+    mask_token: bool = False,
+    model_max_length: int | None = None,
+) -> PreTrainedTokenizerFast:
+    """Make a tokenizer whose tokens are what stands between spaces, the most frequent ones first.
+
+    Others become `<unk>`. Decoding gives single spaces. The arguments are those of `train_tokenizer`, but that a closed
+    vocabulary may be smaller than `vocab_size`.
+
+    Raises:
+        ValueError: there is no text.
+        TypeError: `texts` is one string or holds something else than strings.
+    """
+    _check_size(vocab_size, min_frequency)
+    normalizer = normalizers.Lowercase() if lowercase else None
+    words: Counter[str] = Counter()
+    for text in _checked(texts, "words"):
+        words.update((normalizer.normalize_str(text) if normalizer else text).split())
+    specials = _special_tokens(mask_token)
+    if vocab_size <= len(specials):
+        raise ValueError(
+            f"vocab_size={vocab_size} is too small: ask for more than the {len(specials)} special tokens."
+        )
+    known = [word for word, count in words.items() if count >= min_frequency and word not in specials]
+    known.sort(key=lambda word: (-words[word], word))
+    vocabulary = {token: index for index, token in enumerate([*specials, *known[: vocab_size - len(specials)]])}
+
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    if normalizer:
+        backend.normalizer = normalizer
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.add_special_tokens(specials)
+    return _wrap(backend, add_bos=add_bos, add_eos=add_eos, mask_token=mask_token, model_max_length=model_max_length)
+
+
 @dataclass(frozen=True)
 class TokenizerKind:
     """How tokenizers of one kind are trained.
@@ -289,6 +333,7 @@ TOKENIZER_KINDS = {
     "bpe": TokenizerKind(train_tokenizer, ("vocab_size", "min_frequency", "split_digits")),
     "wordpiece": TokenizerKind(train_wordpiece_tokenizer, ("vocab_size", "min_frequency")),
     "characters": TokenizerKind(train_character_tokenizer),
+    "words": TokenizerKind(train_word_tokenizer, ("vocab_size", "min_frequency")),
 }
 
 

@@ -27,8 +27,8 @@ class TokenizerSection:
     Attributes:
         kind: "bpe", pieces of words, from which text comes back unchanged. For tasks on texts of one kind also "wordpiece",
             pieces of what stands between spaces, from which token-classification can tell words apart later and which is
-            its default; or "characters".
-        vocab_size: exact number of entries, special tokens included; of each side where they are separate.
+            its default; "characters"; or "words", the most frequent of what stands between spaces.
+        vocab_size: exact number of entries, special tokens included; of each side where they are separate. Of words, the most.
         shared: for pairs: one vocabulary for both sides (section 5.1), or one each.
         min_frequency: pairs of symbols seen less often are not merged.
         lowercase: lower the case of all text.
