@@ -5,6 +5,15 @@ import random
 
 from tiny import ARCHITECTURES, SMALL
 
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8,
+}
+LAYER_TYPES = [("sliding_attention", "full_attention")[n % 2] for n in range(SMALL["num_hidden_layers"])]
+
 # each choice: its options, as fields of the configuration
 CHOICES = {
     "architecture": [{"architecture": name} for name in ARCHITECTURES],
@@ -23,6 +32,7 @@ CHOICES = {
         {"position_encoding": "learned"},
         {"position_encoding": "learned", "position_offset": 2},
         {"position_encoding": "rope"},
+        {"position_encoding": "rope", "partial_rotary_factor": 0.5, "rope_parameters": LLAMA3},
         {"position_encoding": "alibi"},
         {
             "position_encoding": "relative",
@@ -31,8 +41,9 @@ CHOICES = {
         },
         {"position_encoding": "none"},
     ],
-    "heads": [{}, {"num_key_value_heads": 2}, {"num_key_value_heads": 1, "head_dim": 6}],
-    "window": [{}, {"sliding_window": 3}],
+    "heads": [{}, {"num_key_value_heads": 2}, {"num_key_value_heads": 1, "head_dim": 8, "value_head_dim": 6}],
+    "qk_norm": [{}, {"qk_norm": "rmsnorm"}, {"qk_norm": "layernorm"}],
+    "window": [{}, {"sliding_window": 3}, {"sliding_window": 3, "layer_types": LAYER_TYPES}],
     "biases": [{}, {"attention_bias": False}, {"mlp_bias": False}, {"attention_output_bias": False}],
     "attention_scale": [{}, {"attention_scale": 1.0}],
     "embedding": [{}, {"scale_embedding": False}, {"embedding_size": 8}],
@@ -69,6 +80,7 @@ def is_possible(fields):
         not (paired and fields.get("type_vocab_size"))
         and not (not paired and (fields.get("target_vocab_size") or fields.get("share_encoder_decoder_embeddings")))
         and not (narrow and tied and not fields.get("output_transform"))
+        and not (fields.get("layer_types") and fields.get("shared_layers"))
     )
 
 

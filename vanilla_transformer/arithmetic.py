@@ -3,7 +3,7 @@
 
 Nothing here builds a model or reads weights; tests hold the numbers against a model's own tensors and against torch's
 `FlopCounterMode`. Symbols are those of the model file: D hidden_size, F intermediate_size, H query heads, K key-value heads,
-d head_dim, E width of embeddings, V vocabulary, T target or only sequence, S source.
+d head_dim (of queries and keys; v of values), E width of embeddings, V vocabulary, T target or only sequence, S source.
 
 A multiply-add is a multiplication and an addition, two floating-point operations. Matrix products are counted, attention
 among them as if nothing were masked, which is how it is computed; norms, activations and softmax are a small share.
@@ -26,6 +26,7 @@ __all__ = [
     "forward_multiply_adds",
     "list_parts",
     "paper_flops",
+    "parameters_by_part",
     "table_3",
     "training_flops",
 ]
@@ -73,14 +74,19 @@ def _attention(config: VanillaTransformerConfig) -> tuple[str, int, int, int]:
     """Return formula and parameters of one attention, and the weights of its queries and outputs, and of keys and values."""
     width, queries = config.hidden_size, config.num_attention_heads * config.head_dim
     keys = config.num_key_value_heads * config.head_dim
-    formula = "D·Hd + 2·D·Kd + Hd·D"
-    biases = 0
+    values, read = config.num_key_value_heads * config.value_dim, config.num_attention_heads * config.value_dim
+    formula = "D·Hd + 2·D·Kd + Hd·D" if config.value_dim == config.head_dim else "D·Hd + D·Kd + D·Kv + Hv·D"
+    beside = 0
     if config.attention_bias:
-        formula, biases = formula + " + Hd + 2·Kd", queries + 2 * keys
+        formula += " + Hd + 2·Kd" if config.value_dim == config.head_dim else " + Hd + Kd + Kv"
+        beside = queries + keys + values
     if config.has_attention_output_bias:
-        formula, biases = formula + " + D", biases + width
-    own, of_keys = 2 * width * queries, 2 * width * keys
-    return formula, own + of_keys + biases, own, of_keys
+        formula, beside = formula + " + D", beside + width
+    if config.qk_norm is not None:
+        count = 4 if config.qk_norm == "layernorm" and config.norm_bias else 2
+        formula, beside = formula + f" + {count}·d", beside + count * config.head_dim
+    own, of_keys = width * (queries + read), width * (keys + values)
+    return formula, own + of_keys + beside, own, of_keys
 
 
 def _norm(config: VanillaTransformerConfig, width: int, symbol: str) -> tuple[str, int]:
@@ -130,7 +136,7 @@ def _list_stack(
 
     # Section 3.1: the layers.
     formula, parameters, own, of_keys = _attention(config)
-    pair = 2 * config.num_attention_heads * config.head_dim
+    pair = config.num_attention_heads * (config.head_dim + config.value_dim)
     layer = {"copies": copies, "runs": depth}
     yield Part(stack, "attention", "self-attention", formula, parameters, **layer, weights=own + of_keys, scores=pair)
     if has_cross:
@@ -178,6 +184,14 @@ def _list_output(config: VanillaTransformerConfig) -> Iterator[Part]:
     if config.output_bias == "trained":
         parameters, formula = parameters + size, "V" if tied else f"{formula} + V"
     yield Part("output", "output", "output projection", formula, parameters, weights=read * size)
+
+
+def parameters_by_part(config: VanillaTransformerConfig) -> dict[str, int]:
+    """Return the number of parameters of each kind of part, as `VanillaTransformerConfig.parameters_by_part` gives them."""
+    counts = dict.fromkeys(("embeddings", "positions", "attention", "feed-forward", "norms", "output"), 0)
+    for part in list_parts(config):
+        counts[part.kind] += part.total
+    return counts
 
 
 def forward_multiply_adds(
@@ -242,7 +256,8 @@ def cache_bytes(config: VanillaTransformerConfig, dtype: str = "float32") -> dic
     """
     if config.architecture == "encoder-only":
         return {}
-    token = 2 * config.num_key_value_heads * config.head_dim * config.num_decoder_layers * BYTES[dtype]
+    width = config.num_key_value_heads * (config.head_dim + config.value_dim)
+    token = width * config.num_decoder_layers * BYTES[dtype]
     return {"target": token, "source": token} if config.is_encoder_decoder else {"target": token}
 
 

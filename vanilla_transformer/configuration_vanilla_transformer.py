@@ -54,6 +54,18 @@ _FIELDS_OF_FIRST_VERSION = frozenset(
     """.split()  # noqa: SIM905
 )
 
+# Numbers that each scaling of rotary frequencies needs, and those that it may have.
+_ROPE_NUMBERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "default": ((), ()),
+    "linear": (("factor",), ()),
+    "dynamic": (("factor",), ()),
+    "yarn": (
+        ("factor", "original_max_position_embeddings"),
+        ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    ),
+    "llama3": (("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"), ()),
+}
+
 # Where transformers finds the classes in the files that are saved with a model, for `trust_remote_code=True`.
 _MODELING = "modeling_vanilla_transformer.VanillaTransformer"
 AUTO_MAP = {
@@ -174,6 +186,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         num_key_value_heads: Key and value heads; `None` for one per query head (multi-head attention), fewer for
             grouped-query, one for multi-query attention.
         head_dim: Width of a head; `None` for `hidden_size // num_attention_heads`.
+        value_head_dim: Width of a head's values, d_v of the paper; `None` for `head_dim`, which is then d_k and d_v.
         intermediate_size (`d_ff`): Inner width of the feed-forward network (section 3.3).
         hidden_act: Its activation, a name of `transformers.activations.ACT2FN`.
         gated_feed_forward: Multiply the activation by a second projection (GLU family; SwiGLU is `silu` gated).
@@ -192,6 +205,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
             fairseq, FSMT).
         position_offset: Number of the first position: 2 in BART, RoBERTa and fairseq. A learned table has so many more rows.
         rope_theta: Base of the rotary frequencies; Su et al. 2021 have 10000.
+        rope_parameters: How rotary frequencies are scaled for long contexts, in transformers' own form: `rope_type` is
+            `"linear"`, `"dynamic"`, `"yarn"` or `"llama3"`, and the numbers that it needs stand beside it; or one such for
+            each kind in `layer_types`, with a `rope_theta` of its own. `None` for none.
+        partial_rotary_factor: Part of a head that is turned by its position, from its first number on (GPT-NeoX, Phi).
         relative_attention_num_buckets, relative_attention_max_distance: Of `position_encoding="relative"`: half of the
             buckets hold one distance each, the others ever more, up to this one (T5).
         max_position_embeddings: Longest sequence the model is meant for. Only a learned table is a hard limit.
@@ -217,9 +234,12 @@ class VanillaTransformerConfig(PreTrainedConfig):
         attention_bias, mlp_bias: Biases of the attention and feed-forward projections.
         attention_output_bias: Bias of attention's output projection; `None` for as `attention_bias` (Qwen2: without).
         attention_scale: Multiplies the scores; `None` for `head_dim ** -0.5` (section 3.2.1; T5: 1).
+        qk_norm: `"rmsnorm"` or `"layernorm"` over the queries and the keys of each head, before they are turned (Qwen3).
         shared_layers: All layers of a stack are one, which is run as often as the stack is deep (ALBERT).
         sliding_window: Local attention: a token of a decoder attends to so many tokens, itself the last of them; one
             of an encoder to so many on either side. Cross-attention sees the whole source. `None` for full attention.
+        layer_types: Which layers of a stack have the window: `"sliding_attention"` or `"full_attention"` for each; `None`
+            for all or none, by `sliding_window`.
         label_smoothing: Part of the target distribution spread evenly over the vocabulary (section 5.4) in the model's
             own loss, in training and evaluation alike.
         label_smoothing_form: `"uniform"`: `label_smoothing / V` for each of all V tokens (Szegedy et al. 2016, PyTorch), or
@@ -257,6 +277,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     num_attention_heads: int = 8
     num_key_value_heads: int | None = None
     head_dim: int | None = None
+    value_head_dim: int | None = None
     intermediate_size: int = 2048
     hidden_act: str = "relu"
     gated_feed_forward: bool = False
@@ -269,6 +290,8 @@ class VanillaTransformerConfig(PreTrainedConfig):
     sinusoidal_form: Literal["interleaved", "concatenated", "fairseq"] = "interleaved"
     position_offset: int = 0
     rope_theta: float | int = 10000.0
+    rope_parameters: dict[str, Any] | None = None
+    partial_rotary_factor: float | int = 1.0
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
     max_position_embeddings: int = 1024
@@ -287,9 +310,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
     attention_bias: bool = True
     attention_output_bias: bool | None = None
     attention_scale: float | int | None = None
+    qk_norm: Literal["rmsnorm", "layernorm"] | None = None
     mlp_bias: bool = True
     shared_layers: bool = False
     sliding_window: int | None = None
+    layer_types: list[str] | None = None
     label_smoothing: float | int = 0.0
     label_smoothing_form: Literal["uniform", "others"] = "uniform"
     init_scheme: Literal["paper", "fairseq", "normal"] = "paper"
@@ -306,6 +331,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         self.is_encoder_decoder = self.architecture == "encoder-decoder"
         self.is_decoder = self.architecture == "decoder-only"
         self._derive_heads()
+        self._move_rope_parameters()
         self.base_model_tp_plan, self.base_model_fsdp_plan = self._parallel_plans()
         # here as well as after initialisation: transformers wraps the error of a validator in a longer one
         self.validate_architecture()
@@ -318,6 +344,23 @@ class VanillaTransformerConfig(PreTrainedConfig):
         # widths that cannot be divided are left to `validate_architecture`
         if self.head_dim is None and self.num_attention_heads > 0 and not self.hidden_size % self.num_attention_heads:
             self.head_dim = self.hidden_size // self.num_attention_heads
+
+    def _move_rope_parameters(self) -> None:
+        """Let what transformers writes into `rope_parameters` and is a field here be that field."""
+        given = dict(self.rope_parameters or {})
+        if "type" in given:  # its name in older files
+            given.setdefault("rope_type", given.pop("type"))
+        for name in ("rope_theta", "partial_rotary_factor"):
+            if name in given:
+                setattr(self, name, given.pop(name))
+        self.rope_parameters = None if given in ({}, {"rope_type": "default"}) else given
+
+    def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Leave the fields as they are, which transformers would copy into `rope_parameters`."""
+        return kwargs
+
+    def validate_rope(self) -> None:
+        """Leave to `validate_architecture` what transformers would only warn of."""
 
     def _following_fields(self) -> dict[str, None]:
         """Return the fields that follow from others, each as `None`."""
@@ -393,6 +436,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             "num_attention_heads",
             "num_key_value_heads",
             "head_dim",
+            "value_head_dim",
             "intermediate_size",
             "max_position_embeddings",
             "embedding_size",
@@ -441,6 +485,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 )
         self._validate_embeddings()
         self._validate_positions()
+        self._validate_layer_types()
         self._validate_token_ids()
 
     def _validate_embeddings(self) -> None:
@@ -466,8 +511,27 @@ class VanillaTransformerConfig(PreTrainedConfig):
             )
 
     def _validate_positions(self) -> None:
-        if self.position_encoding == "rope" and self.head_dim % 2:
-            raise _refuse(type(self), f"head_dim={self.head_dim} must be even for position_encoding='rope'.")
+        if not 0 < self.partial_rotary_factor <= 1:
+            raise _refuse(
+                type(self), f"partial_rotary_factor={self.partial_rotary_factor} must be above 0, and at most 1."
+            )
+        if self.position_encoding == "rope" and (self.rotary_dim % 2 or not self.rotary_dim):
+            part = "" if self.partial_rotary_factor == 1 else f" of partial_rotary_factor={self.partial_rotary_factor}"
+            raise _refuse(
+                type(self),
+                f"head_dim={self.head_dim}{part} must be even for position_encoding='rope', and 2 at least.",
+            )
+        if self.position_encoding != "rope" and (self.rope_parameters is not None or self.partial_rotary_factor != 1):
+            raise _refuse(type(self), "rope_parameters and partial_rotary_factor need position_encoding='rope'.")
+        kinds = dict.fromkeys(self.attention_kinds)
+        nested = [name for name, value in (self.rope_parameters or {}).items() if isinstance(value, dict)]
+        if other := [name for name in nested if name not in kinds]:
+            raise _refuse(
+                type(self),
+                f"rope_parameters: {other[0]!r} is none of the model's kinds of layers, {', '.join(kinds)}.",
+            )
+        for kind in kinds:
+            self._validate_rope_scaling(self.rope_parameters_of(kind))
         if self.position_offset and self.position_encoding not in ("sinusoidal", "learned"):
             raise _refuse(
                 type(self),
@@ -486,6 +550,45 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 type(self),
                 f"relative_attention_max_distance={distance} must be above {buckets // 2}, half of "
                 "relative_attention_num_buckets.",
+            )
+
+    def _validate_rope_scaling(self, given: dict[str, Any]) -> None:
+        """Check what scales the rotary frequencies of one kind of layer."""
+        kind, optional = given["rope_type"], {"rope_type", "rope_theta", "partial_rotary_factor"}
+        if kind not in _ROPE_NUMBERS:
+            hint = _hint(str(kind), _ROPE_NUMBERS, f"it is one of {', '.join(_ROPE_NUMBERS)}.")
+            raise _refuse(type(self), f"rope_parameters: rope_type={kind!r} is not known; {hint}")
+        needed, more = _ROPE_NUMBERS[kind]
+        if missing := [name for name in needed if name not in given]:
+            raise _refuse(type(self), f"rope_parameters: rope_type={kind!r} needs {', '.join(missing)}.")
+        if unknown := sorted(given.keys() - optional - set(needed) - set(more)):
+            raise _refuse(
+                type(self),
+                f"rope_parameters: {', '.join(unknown)} has no effect for rope_type={kind!r}; leave it out.",
+            )
+        for name in given.keys() - {"rope_type", "truncate"}:
+            value = given[name]
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise _refuse(type(self), f"rope_parameters: {name}={value!r} must be a number above 0, and finite.")
+
+    def _validate_layer_types(self) -> None:
+        if self.layer_types is None:
+            return
+        kinds = ("full_attention", "sliding_attention")
+        if wrong := [kind for kind in self.layer_types if kind not in kinds]:
+            raise _refuse(type(self), f"layer_types: {wrong[0]!r} must be {' or '.join(map(repr, kinds))}.")
+        if any(depth != len(self.layer_types) for depth in (self.num_hidden_layers, self.num_decoder_layers)):
+            raise _refuse(
+                type(self),
+                f"layer_types has {len(self.layer_types)} entries; it needs one for each of the layers of a stack, "
+                f"of which there are {self.num_hidden_layers} in the encoder or the only stack and "
+                f"{self.num_decoder_layers} in the decoder.",
+            )
+        if kinds[1] in self.layer_types and self.sliding_window is None:
+            raise _refuse(type(self), "layer_types: 'sliding_attention' needs sliding_window.")
+        if self.shared_layers and len(set(self.layer_types)) > 1:
+            raise _refuse(
+                type(self), "layer_types of two kinds need shared_layers=False, as one layer is of one kind."
             )
 
     def _validate_token_ids(self) -> None:
@@ -582,6 +685,36 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def embedding_width(self) -> int:
         """Width of the embeddings, also where `embedding_size` is left to follow `hidden_size`."""
         return self.hidden_size if self.embedding_size is None else self.embedding_size
+
+    @property
+    def value_dim(self) -> int:
+        """Width of a head's values, also where `value_head_dim` is left to follow `head_dim`."""
+        return self.head_dim if self.value_head_dim is None else self.value_head_dim
+
+    @property
+    def rotary_dim(self) -> int:
+        """Width of the part of a head that rotary positions turn."""
+        return int(self.head_dim * self.partial_rotary_factor)
+
+    @property
+    def attention_kinds(self) -> list[str]:
+        """`"full_attention"` or `"sliding_attention"` for each layer of the deeper stack."""
+        if self.layer_types is not None:
+            return self.layer_types
+        kind = "full_attention" if self.sliding_window is None else "sliding_attention"
+        return [kind] * max(self.num_hidden_layers, self.num_decoder_layers)
+
+    def rope_parameters_of(self, kind: str) -> dict[str, Any]:
+        """Return the rotary parameters of one kind of layer, complete, as transformers' functions read them."""
+        given = self.rope_parameters or {}
+        if any(isinstance(value, dict) for value in given.values()):
+            given = given.get(kind) or {}
+        return {
+            "rope_type": "default",
+            "rope_theta": self.rope_theta,
+            "partial_rotary_factor": self.partial_rotary_factor,
+            **given,
+        }
 
     @property
     def has_final_norm(self) -> bool:
@@ -682,7 +815,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             >>> VanillaTransformerConfig().parameters_by_part()["embeddings"]
             18944000
         """
-        return _of_package("parameter_counts").parameters_by_part(self)
+        return _of_package("arithmetic").parameters_by_part(self)
 
 
 __all__ = ["VanillaTransformerConfig"]

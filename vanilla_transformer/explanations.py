@@ -1,6 +1,6 @@
 """What each deviation from the paper's base model changes, and where it comes from: data, and the text made of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -65,6 +65,13 @@ EXPLANATIONS: dict[str, dict[Any, Explanation]] = {
             "and values, and a cache holds (2, T, {c.num_key_value_heads}, {c.head_dim}) numbers a layer",
             "Ainslie et al. 2023, arXiv:2305.13245; Llama 3, Qwen2",
         ),
+    },
+    "value_head_dim": {
+        ANY: Explanation(
+            "a head's values have {c.value_head_dim} numbers, its queries and keys {c.head_dim}; table 3 (B) makes the latter "
+            "smaller and loses quality",
+            "section 3.2.2, where d_k and d_v are two numbers; table 3, rows (B)",
+        )
     },
     "head_dim": {
         ANY: Explanation(
@@ -176,6 +183,18 @@ EXPLANATIONS: dict[str, dict[Any, Explanation]] = {
             "Xiong et al. 2023, arXiv:2309.16039; Llama 3 (500,000), Qwen2 (1,000,000)",
         )
     },
+    "rope_parameters": {
+        ANY: Explanation(
+            "rotary frequencies are scaled, so that texts longer than those of training turn heads by angles that were seen",
+            "Chen et al. 2023, arXiv:2306.15595 (linear); Peng et al. 2023, arXiv:2309.00071 (yarn); Llama 3.1",
+        )
+    },
+    "partial_rotary_factor": {
+        ANY: Explanation(
+            "only the first {c.rotary_dim} of a head's {c.head_dim} numbers turn with the position",
+            "GPT-J, GPT-NeoX, Phi",
+        )
+    },
     "relative_attention_num_buckets": {
         ANY: Explanation("distances are told apart by so many numbers a head; T5 has 32", "T5, Raffel et al. 2020")
     },
@@ -274,6 +293,13 @@ EXPLANATIONS: dict[str, dict[Any, Explanation]] = {
             "T5, Raffel et al. 2020; mesh-tensorflow",
         )
     },
+    "qk_norm": {
+        ANY: Explanation(
+            "queries and keys of each head go through a norm over their {c.head_dim} numbers before they are multiplied, so "
+            "that scores cannot grow without bound",
+            "Henry et al. 2020, arXiv:2010.04245; Dehghani et al. 2023, arXiv:2302.05442; Qwen3",
+        )
+    },
     "mlp_bias": {
         False: Explanation("the feed-forward network's projections are W x in place of W x + b", "T5, Llama, Qwen2")
     },
@@ -288,6 +314,11 @@ EXPLANATIONS: dict[str, dict[Any, Explanation]] = {
             "a decoder's token sees {c.sliding_window} tokens, itself the last, an encoder's so many on either side: "
             "T x {c.sliding_window} scores a head in place of T x T",
             "Beltagy et al. 2020, arXiv:2004.05150; Mistral",
+        )
+    },
+    "layer_types": {
+        ANY: Explanation(
+            "only some layers have the window, so that the others carry what is far away", "Gemma 2, ModernBERT, Qwen2"
         )
     },
     "label_smoothing": {
@@ -326,6 +357,7 @@ _FOLLOWS: dict[str, Callable[[Any], Any]] = {
     "decoder_layers": lambda c: c.num_hidden_layers,
     "num_key_value_heads": lambda c: c.num_attention_heads,
     "head_dim": lambda c: c.hidden_size / c.num_attention_heads,
+    "value_head_dim": lambda c: c.head_dim,
     "final_norm": lambda c: c.norm_position == "pre",
     "embedding_size": lambda c: c.hidden_size,
     "share_encoder_decoder_embeddings": lambda c: c.tie_word_embeddings and c.target_vocab_size is None,
@@ -382,7 +414,7 @@ def explanation(config: Any) -> str:
     for name, value in differing.items():
         if name in EXPLANATIONS and name not in idle:
             of_field = EXPLANATIONS[name]
-            told = of_field.get(value) or of_field[ANY]
+            told = (of_field.get(value) if isinstance(value, Hashable) else None) or of_field[ANY]
             change = told.change.format(
                 c=config,
                 inner=config.num_attention_heads * config.head_dim,

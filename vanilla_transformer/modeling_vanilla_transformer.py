@@ -77,7 +77,7 @@ from .positions_vanilla_transformer import (
     compute_dtype,
     position_angles,
     position_bias,
-    rotary_embeddings,
+    rotary_embeddings_of,
 )
 from .sequences_vanilla_transformer import (
     PaddedBatch,
@@ -148,27 +148,31 @@ class VanillaTransformerAttention(nn.Module):
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
         self.dropout = VanillaTransformerDropout(config, "attention_dropout")
-        query_width = config.num_attention_heads * config.head_dim
-        key_value_width = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, query_width, bias=config.attention_bias)
-        self.k_proj = nn.Linear(config.hidden_size, key_value_width, bias=config.attention_bias)
-        self.v_proj = nn.Linear(config.hidden_size, key_value_width, bias=config.attention_bias)
-        self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.has_attention_output_bias)
+        heads, key_value_heads = config.num_attention_heads, config.num_key_value_heads
+        self.q_proj = nn.Linear(config.hidden_size, heads * config.head_dim, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.hidden_size, key_value_heads * config.head_dim, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.hidden_size, key_value_heads * config.value_dim, bias=config.attention_bias)
+        self.o_proj = nn.Linear(heads * config.value_dim, config.hidden_size, bias=config.has_attention_output_bias)
+        self.q_norm = self.k_norm = None
+        if config.qk_norm is not None:  # of each head, beyond the paper
+            self.q_norm, self.k_norm = (build_norm(config, config.head_dim, config.qk_norm) for _ in range(2))
         if config.init_scheme == "fairseq":
             # fairseq initialises the three as one matrix, whose larger fan-out gives each a gain of 1/sqrt(2)
             for projection in (self.q_proj, self.k_proj, self.v_proj):
                 projection.init_gain = 2**-0.5
 
-    def _split_heads(self, states: torch.Tensor) -> torch.Tensor:
-        """Return projected states (B, T, H * d) as (B, H, T, d), or with K heads."""
+    def _split_heads(self, states: torch.Tensor, width: int, norm: nn.Module | None = None) -> torch.Tensor:
+        """Return projected states (B, T, H * d) as (B, H, T, d), or with K heads; each normed where the model does so."""
         # -1, not the number of heads: under tensor parallelism a process holds only some of them
-        return states.view(*states.shape[:-1], -1, self.head_dim).transpose(1, 2)
+        heads = states.view(*states.shape[:-1], -1, width).transpose(1, 2)
+        return heads if norm is None else norm(heads)
 
     def _keys_and_values(
         self, states: torch.Tensor, rotary: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return keys and values (B, K, S, d) of states (B, S, D), keys turned by their positions."""
-        key, value = self._split_heads(self.k_proj(states)), self._split_heads(self.v_proj(states))
+        key = self._split_heads(self.k_proj(states), self.head_dim, self.k_norm)
+        value = self._split_heads(self.v_proj(states), self.config.value_dim)
         return key if rotary is None else apply_rotary_pos_emb(key, rotary), value
 
     def _keys_and_values_of_source(
@@ -205,7 +209,7 @@ class VanillaTransformerAttention(nn.Module):
             layer_idx: whose keys and values of the cache, where layers are shared.
         """
         layer_idx = self.layer_idx if layer_idx is None else layer_idx
-        query = self._split_heads(self.q_proj(hidden_states))  # (B, H, T, d)
+        query = self._split_heads(self.q_proj(hidden_states), self.head_dim, self.q_norm)  # (B, H, T, d)
         query = query if rotary is None else apply_rotary_pos_emb(query, rotary)
         if encoder_hidden_states is None:
             key, value = self._keys_and_values(hidden_states, rotary)  # (B, K, T, d)
@@ -282,10 +286,10 @@ def sinusoidal_encoding(position_ids: torch.Tensor, width: int, form: str = "int
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width].float()
 
 
-def build_norm(config: VanillaTransformerConfig, width: int | None = None) -> nn.Module:
-    """Return a norm over `hidden_size`, or another width."""
+def build_norm(config: VanillaTransformerConfig, width: int | None = None, kind: str | None = None) -> nn.Module:
+    """Return a norm over `hidden_size`, or another width, of the model's kind, or another."""
     width = config.hidden_size if width is None else width
-    if config.norm_type == "rmsnorm":
+    if (kind or config.norm_type) == "rmsnorm":
         return nn.RMSNorm(width, eps=config.norm_eps)
     return nn.LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias)
 
@@ -369,7 +373,8 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
         self.dropout = VanillaTransformerDropout(config, "dropout")
-        self.self_attn = VanillaTransformerAttention(config, layer_idx, is_causal, config.sliding_window)
+        window = config.sliding_window if config.attention_kinds[layer_idx] == "sliding_attention" else None
+        self.self_attn = VanillaTransformerAttention(config, layer_idx, is_causal, window)
         self.self_attn_norm = build_norm(config)
         if has_cross_attention:
             self.cross_attn = VanillaTransformerAttention(config, layer_idx, is_causal=False)
@@ -604,24 +609,25 @@ class VanillaTransformerStack(VanillaTransformerEmbeddings, VanillaTransformerPr
     def run_layers(
         self,
         hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
+        masks: dict[str, torch.Tensor | None],
         encoder_hidden_states: torch.Tensor | None = None,
         *,
         position_ids: torch.Tensor,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Run states (B, T, D) through the layers and the last norm; `kwargs` are those of a layer."""
-        rotary = None
+        """Run states (B, T, D) through the layers and the last norm; `masks` by kind of layer, `kwargs` are those of one."""
+        rotary: dict[str, torch.Tensor] = {}
         if self.config.position_encoding == "rope":  # once for all layers
-            rotary = rotary_embeddings(position_ids, self.config.head_dim, self.config.rope_theta)
+            rotary = {kind: rotary_embeddings_of(self.config, kind, position_ids) for kind in masks}
         for index, layer in enumerate(self.layers_in_order()):
+            kind = self.config.attention_kinds[index]
             # states positional, cache by keyword: the gradient checkpointing layer tells them apart so
             hidden_states = layer(
                 hidden_states,
-                attention_mask,
+                masks[kind],
                 encoder_hidden_states,
                 position_ids=position_ids,
-                rotary=rotary,
+                rotary=rotary.get(kind),
                 layer_idx=index,
                 **kwargs,
             )
@@ -665,11 +671,12 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         input_ids, inputs_embeds, position_ids, token_type_ids = map(batch.unpad, given)  # (B, S, ...) or (1, N, ...)
         states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)  # (B, S, D) or (1, N, D)
         # mask
+        keys = dict.fromkeys(self.config.attention_kinds, places)
         own = same_sequence(packed, packed)
-        mask = batch.self_attention_mask(self, states, attention_mask, places, places, and_mask_function=own)
+        masks = batch.self_attention_masks(self, states, attention_mask, places, keys, and_mask_function=own)
         # layers
         lengths = batch.attending_to(batch)
-        states = self.run_layers(states, mask, position_ids=position_ids, lengths=lengths, **kwargs)
+        states = self.run_layers(states, masks, position_ids=position_ids, lengths=lengths, **kwargs)
         # back to the shape of the batch
         return BaseModelOutput(batch.pad(states))
 
@@ -740,7 +747,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         input_ids, inputs_embeds, position_ids, token_type_ids = map(batch.unpad, given)  # (B, T, ...) or (1, N, ...)
         states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)  # (B, T, D) or (1, N, D)
         # masks
-        mask = batch.self_attention_mask(
+        masks = batch.self_attention_masks(
             self, states, attention_mask, places, key_places, cache=own_cache, position_ids=given_positions
         )
         cross_mask = None
@@ -752,7 +759,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         # layers
         states = self.run_layers(
             states,
-            mask,
+            masks,
             batch_of_source.unpad(encoder_hidden_states),
             encoder_attention_mask=cross_mask,
             cache=cache,
@@ -782,20 +789,26 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache())
         return DynamicCache(config=self.config)
 
-    def _places(self, cache: Any, inputs: torch.Tensor, mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the places of the inputs (T,) and of the keys (S,) in a row; refuse a mask that does not fit them."""
+    def _places(self, cache: Any, inputs: torch.Tensor, mask: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the places of the inputs (T,) and, for each kind of layer, of the keys (S,) in a row.
+
+        A mask that does not fit them is refused.
+        """
         length = tokens = keys = inputs.shape[1]
-        past_length = first_key = 0
+        past_length = 0
+        kinds = self.config.attention_kinds
+        sizes = dict.fromkeys(kinds, (length, 0))  # how many keys, and the place of the first
         if isinstance(cache, Cache):
             past_length = cache.get_seq_length()
-            keys, first_key = cache.get_mask_sizes(length, 0)
+            sizes = {kind: cache.get_mask_sizes(length, kinds.index(kind)) for kind in sizes}
+            keys = sizes[kinds[0]][0]
             tokens = None if cache.is_compileable else past_length + length
         elif cache is not None:  # that of continuous batching, which comes with positions and no mask
             check_continuous_batching(self.config)
             mask = None
         check_mask("attention_mask", mask, length, keys, tokens)
         queries = torch.arange(length, device=inputs.device) + past_length
-        return queries, torch.arange(keys, device=inputs.device) + first_key
+        return queries, {k: torch.arange(n, device=inputs.device) + first for k, (n, first) in sizes.items()}
 
 
 # --------------------------------------------------------------------------------------------------------- base model

@@ -5,10 +5,12 @@ Shapes as in the modeling file: B batch, T queries, S keys, H heads, d head_dim.
 """
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from .sequences_vanilla_transformer import can_inspect_values
 
@@ -34,14 +36,39 @@ def rotary_embeddings(position_ids: torch.Tensor, width: int, theta: float) -> t
     return torch.stack([angles.cos(), angles.sin()]).float()
 
 
-def apply_rotary_pos_emb(states: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
-    """Turn the pairs of queries or keys (B, H, T, d) by `rotary_embeddings` (2, B or 1, T, d/2).
+def rotary_embeddings_of(config: Any, kind: str, position_ids: torch.Tensor) -> torch.Tensor:
+    """Return [`rotary_embeddings`] of one kind of layers (2, ..., rotary_dim / 2), scaled as `rope_parameters` say."""
+    parameters = config.rope_parameters_of(kind)
+    if parameters["rope_type"] == "default":
+        return rotary_embeddings(position_ids, config.rotary_dim, parameters["rope_theta"])
+    described = SimpleNamespace(
+        rope_parameters=parameters,
+        head_dim=config.head_dim,
+        max_position_embeddings=config.max_position_embeddings,
+        hidden_size=config.hidden_size,
+        num_attention_heads=config.num_attention_heads,
+        standardize_rope_params=lambda: None,
+    )
+    # how far frequencies are stretched follows from the longest sequence, where that is beyond what was trained on
+    longest = position_ids.max() + 1 if parameters["rope_type"] == "dynamic" else None
+    scaled = ROPE_INIT_FUNCTIONS[parameters["rope_type"]]
+    frequencies, factor = scaled(described, position_ids.device, seq_len=longest)  # (rotary_dim / 2,)
+    angles = position_ids.unsqueeze(-1).float() * frequencies
+    return torch.stack([angles.cos(), angles.sin()]) * factor
 
-    A pair is i and i + d/2, as in Llama.
+
+def apply_rotary_pos_emb(states: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
+    """Turn the pairs of queries or keys (B, H, T, d) by `rotary_embeddings` (2, B or 1, T, d/2 or fewer).
+
+    A pair is i and i + d/2, as in Llama; of what is turned, where that is only the first part of a head.
     """
     cos, sin = rotary.unsqueeze(-3).to(states.dtype).unbind(0)  # (B or 1, 1, T, d/2) each
-    first, second = states.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    turned, rest = states, None
+    if 2 * cos.shape[-1] < states.shape[-1]:
+        turned, rest = states.split([2 * cos.shape[-1], states.shape[-1] - 2 * cos.shape[-1]], dim=-1)
+    first, second = turned.chunk(2, dim=-1)
+    turned = [first * cos - second * sin, second * cos + first * sin]
+    return torch.cat(turned if rest is None else [*turned, rest], dim=-1)
 
 
 def alibi_slopes(heads: int) -> torch.Tensor:

@@ -154,10 +154,10 @@ def check_pairs(targets: torch.Tensor | None, sources: torch.Tensor | None) -> N
 
 
 CREATE_MASK = {  # by whether attention is causal, and whether it has a window
-    (False, False): create_bidirectional_mask,
-    (False, True): create_bidirectional_sliding_window_mask,
-    (True, False): create_causal_mask,
-    (True, True): create_sliding_window_causal_mask,
+    (False, "full_attention"): create_bidirectional_mask,
+    (False, "sliding_attention"): create_bidirectional_sliding_window_mask,
+    (True, "full_attention"): create_causal_mask,
+    (True, "sliding_attention"): create_sliding_window_causal_mask,
 }
 
 
@@ -178,19 +178,21 @@ class PaddedBatch:
         """Return no lengths of sequences: masks say what is attended to."""
         return None
 
-    def self_attention_mask(
-        self, stack: Any, states: torch.Tensor, mask: Any, queries: torch.Tensor, keys: torch.Tensor, **kwargs: Any
-    ) -> torch.Tensor | None:
-        """Return the mask (B, 1 or H, T, S) of a stack's self-attention; `None` for nothing to leave out or to add.
+    def self_attention_masks(
+        self, stack: Any, states: torch.Tensor, mask: Any, queries: torch.Tensor, keys: dict[str, Any], **kwargs: Any
+    ) -> dict[str, torch.Tensor | None]:
+        """Return the mask (B, 1 or H, T, S) of each kind of a stack's layers; `None` for nothing to leave out or to add.
 
         Args:
             states: (B, T, D), those of the first layer.
             mask: (B, past + T), a ready 4D mask, or `None`.
-            queries, keys: (T,) and (S,), their places in a row.
+            queries: (T,), their places in a row.
+            keys: (S,), theirs, for each kind.
             kwargs: of transformers' masks.
         """
-        create_mask = CREATE_MASK[stack.is_causal, stack.config.sliding_window is not None]
-        return stack.add_position_bias(create_mask(stack.config, states, mask, **kwargs), queries, keys, states)
+        create = {kind: CREATE_MASK[stack.is_causal, kind] for kind in keys}
+        made = {kind: create[kind](stack.config, states, mask, **kwargs) for kind in keys}
+        return {kind: stack.add_position_bias(made[kind], queries, keys[kind], states) for kind in keys}
 
     def cross_attention_mask(
         self, config: Any, states: torch.Tensor, mask: Any, source: torch.Tensor, pairs: Callable | None

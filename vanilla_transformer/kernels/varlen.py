@@ -179,23 +179,27 @@ class PaddingFreeBatch(PaddedBatch):
         """Return which sequences attend to which; `None` where the sources have padding."""
         return None if sources.lengths is None else SequenceLengths(self.lengths, sources.lengths)
 
-    def self_attention_mask(self, stack: Any, states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | None:
-        """Return the mask (1, 1 or H, L, L) of every sequence: of a window, and what is added to scores.
+    def self_attention_masks(
+        self, stack: Any, states: torch.Tensor, mask: Any, queries: torch.Tensor, keys: dict[str, Any], **kwargs: Any
+    ) -> dict[str, torch.Tensor | None]:
+        """Return the mask (1, 1 or H, L, L) of every sequence for each kind of layer: of a window, and of position bias.
 
         `None` where there is neither, and for flash attention, which has windows of its own.
 
         Args:
             stack: whose self-attention it is.
+            keys: of which the kinds count; the other arguments are those of a batch with padding.
         """
-        if not stack.config.uses_relative_positions or is_flash_attention_requested(stack.config):
-            return None
+        config = stack.config
+        if not config.uses_relative_positions or is_flash_attention_requested(config):
+            return dict.fromkeys(keys)
         places = torch.arange(max(self.lengths), device=states.device)
-        mask, window = None, stack.config.sliding_window
-        if window is not None:
-            distance = places - places.unsqueeze(-1)  # (L, L)
-            mask = (distance > -window) & (distance <= 0) if stack.is_causal else distance.abs() <= window
-            mask = mask[None, None]
-        return stack.add_position_bias(mask, places, places, states)
+        distance, window = places - places.unsqueeze(-1), config.sliding_window  # (L, L)
+        within: dict[str, torch.Tensor | None] = dict.fromkeys(keys)
+        if "sliding_attention" in within:
+            near = (distance > -window) & (distance <= 0) if stack.is_causal else distance.abs() <= window
+            within["sliding_attention"] = near[None, None]
+        return {kind: stack.add_position_bias(near, places, places, states) for kind, near in within.items()}
 
     def cross_attention_mask(self, *args: Any) -> None:
         """Return no mask: the lengths of sequences say which tokens of the source are attended to."""
