@@ -17,6 +17,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache, StaticLayer
+from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.import_utils import is_tracing
 
@@ -136,6 +137,17 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     decoding_backend: ClassVar[Any] = None
     last_decoding: Any = None
     decoding_dtype: str = "float32"
+
+    @staticmethod
+    def create_masks_for_generate(
+        config: Any, inputs_embeds: Any, attention_mask: Any, cache: Any, position_ids: Any = None, **kwargs: Any
+    ) -> Any:
+        """Return the mask of a static cache, made ahead as in transformers; where layers differ, the model makes theirs."""
+        kinds = set(config.attention_kinds)
+        if len(kinds) > 1:
+            return attention_mask
+        create = create_causal_mask if kinds == {"full_attention"} else create_sliding_window_causal_mask
+        return create(config, inputs_embeds, attention_mask, cache, position_ids)
 
     def generate(
         self,
