@@ -25,13 +25,15 @@ from vanilla_transformer.conversion.architecture_adapter import differences, sha
 from vanilla_transformer.conversion.families import FAMILIES
 from vanilla_transformer.conversion.folders import convert_folder
 from vanilla_transformer.conversion.parity import check_parity, measure_parity
-from vanilla_transformer.data.files import existing_file, load_hub
+from vanilla_transformer.data import TextData
+from vanilla_transformer.data.hub import load_hub
 from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.hub import model_files
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError
 from vanilla_transformer.runs.averaging import average_checkpoints
 from vanilla_transformer.tokenization import train_tokenizer
 from vanilla_transformer.utils.log import no_log
+from vanilla_transformer.utils.text_files import existing_file
 
 # weights of theirs that no layer reads, so that they do not come back
 UNREAD = {"bart-scaled-untied": {"model.shared.weight"}, "bert-untied": {"cls.predictions.bias"}}
@@ -1058,7 +1060,7 @@ def test_the_home_of_nobody_is_not_there(tmp_path):
         TextGenerator.from_pretrained,
         cli._named_config,
         existing_file,
-        load_hub,
+        lambda place: load_hub(TextData(path=place)),
     ):
         with pytest.raises((RecipeError, OSError, ValueError), match="~nobody-of-this-name/ours"):
             look("~nobody-of-this-name/ours")

@@ -18,20 +18,25 @@ from transformers import AutoTokenizer, DataCollatorForSeq2Seq
 
 from vanilla_transformer.data import (
     ParallelData,
+    TextData,
     TokenBudgetBatchSampler,
-    files,
     iterate_texts,
+    load_labelled_texts,
     load_parallel,
+    load_tagged_tokens,
+    load_texts,
     pair_lengths,
     tokenize_pairs,
 )
 from vanilla_transformer.data.preparation import TokenizerTexts
 from vanilla_transformer.data.repeats import count_repeats
-from vanilla_transformer.data.texts import TextData, load_tagged_tokens, load_texts
 from vanilla_transformer.scoring.files import read_texts
 from vanilla_transformer.tokenization import train_tokenizer
+from vanilla_transformer.utils import text_files
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+UNDECODABLE = "is not valid utf-8; convert the file, or name its encoding"
 
 PAIRS = [(f"the {n} dogs", f"die {n} Hunde") for n in range(1, 31)]
 
@@ -208,9 +213,9 @@ def test_empty_and_undecodable_lines_are_dropped_and_reported(tmp_path):
             assert reasons(report) == {
                 "empty source": [2],
                 "empty target": [3],
-                "source is not valid utf-8": [4],
+                f"source {UNDECODABLE}": [4],
                 "empty pair": [5],
-                "pair is not valid utf-8": [7],
+                f"pair {UNDECODABLE}": [7],
             }
             assert (report.read, report.kept, report.dropped) == (7, 2, 5)
     assert "dropped 1: empty target (line 3)" in str(report)
@@ -250,7 +255,7 @@ def test_another_encoding(tmp_path):
 
 @pytest.mark.parametrize("encoding", ["utf9", "", "base64", "rot13"])
 def test_unknown_encodings_are_refused(encoding):
-    with pytest.raises(ValueError, match=f"encoding='{encoding}' is no text encoding"):
+    with pytest.raises(ValueError, match=f"encoding='{encoding}' is not a text encoding"):
         ParallelData(path="a.tsv", encoding=encoding)
 
 
@@ -311,7 +316,7 @@ def test_faulty_records(tmp_path):
     dataset, report = load_parallel(ParallelData(path=write(tmp_path / "a.jsonl", lines)))
     assert texts(dataset) == [("a", "b")]
     assert reasons(report) == {
-        "empty pair": [2],
+        "empty line": [2],
         "line is not a JSON object": [3, 4],
         "empty target": [5],
         "source is not text": [6],
@@ -323,7 +328,7 @@ def test_faulty_records(tmp_path):
     assert reasons(report) == {"empty pair": [1], "empty target": [3]}
     dataset, report = load_parallel(ParallelData(path=write(tmp_path / "a.tsv", ["", "a\tb\tc", " ", "a", "\tb"])))
     assert texts(dataset) == [("a", "b")]
-    assert reasons(report) == {"empty pair": [1, 3], "too few fields": [4], "empty source": [5]}
+    assert reasons(report) == {"empty line": [1, 3], "too few fields": [4], "empty source": [5]}
     assert "no header, fields 1 and 2 are source and target" in str(report)
     with pytest.raises(ValueError, match="one JSON list"):
         load_parallel(ParallelData(path=write(tmp_path / "c.json", ["[", '{"source": "a", "target": "b"}', "]"])))
@@ -346,7 +351,7 @@ def test_pairs_with_half_a_character_are_left_out_and_named(tmp_path):
     # what a writer that checks nothing leaves of the same: bytes that are not UTF-8
     (tmp_path / "a.tsv").write_bytes(b"a\tb\n\xed\xa0\xbd\tb\n")
     dataset, report = load_parallel(ParallelData(path=tmp_path / "a.tsv"))
-    assert texts(dataset) == [("a", "b")] and reasons(report) == {"line is not valid utf-8": [2]}
+    assert texts(dataset) == [("a", "b")] and reasons(report) == {f"line {UNDECODABLE}": [2]}
 
 
 @pytest.mark.parametrize("kind", ["parquet", "nested parquet", "hub", "saved"])
@@ -382,14 +387,60 @@ def test_a_data_set_of_json_with_half_a_character_names_the_way_around_it(tmp_pa
         load_parallel(ParallelData(path=tmp_path / "hub"))
 
 
-def test_json_that_is_nested_without_end_is_left_out(tmp_path):
-    lines = ['{"source": "a", "target": "b"}', '{"a":' * 100_000, "[" * 100_000]
-    dataset, report = load_parallel(ParallelData(path=write(tmp_path / "a.jsonl", lines)))
-    assert texts(dataset) == [("a", "b")] and reasons(report) == {"line is JSON nested too deeply": [2, 3]}
+LOADS = {
+    load_parallel: (ParallelData, {"source": "a", "target": "b"}),
+    load_texts: (TextData, {"text": "a"}),
+    load_labelled_texts: (TextData, {"text": "a", "label": "b"}),
+    load_tagged_tokens: (TextData, {"tokens": ["a"], "tags": ["b"]}),
+}
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_faults_of_json_lines_are_the_same_for_every_task(tmp_path, load):
+    config, record = LOADS[load]
+    good, name = json.dumps(record), next(iter(record))
+    lines = ["", good, "{", "[1]", "3", f'{{"{name}": 1, {good[1:]}', f'{{"x": {{"y": 1, "y": 1}}, {good[1:]}']
+    lines += ['{"a":' * 100_000, "[" * 100_000]
+    path = write(tmp_path / "a.jsonl", lines)
+    path.write_bytes(path.read_bytes() + b'{"\xff": 1}\n')
+    dataset, report = load(config(path=path))
+    assert list(dataset) == [{"id": 2, **record}]
+    assert reasons(report) == {
+        "empty line": [1],
+        "line is not a JSON object": [3, 4, 5],
+        "line has a key twice": [6, 7],
+        "line is JSON nested too deeply": [8, 9],
+        f"line {UNDECODABLE}": [10],
+    }
+
+
+@pytest.mark.parametrize("load", [load_parallel, load_texts, load_labelled_texts])
+def test_faults_of_tsv_are_the_same_for_every_task(tmp_path, load):
+    config, record = LOADS[load]
+    names, values = "\t".join(record), "\t".join(record.values())
+    path = write(tmp_path / "a.tsv", ["", f"x\t{names}", f"0\t{values}", " ", "0"])
+    path.write_bytes(path.read_bytes() + b"0\ta\t\xff\n")
+    dataset, report = load(config(path=path))
+    assert list(dataset) == [{"id": 3, **record}]
+    assert reasons(report) == {"empty line": [1, 4], "too few fields": [5], f"line {UNDECODABLE}": [6]}
+    fields = "fields 2 and 3 are" if len(record) == 2 else "field 2 is"
+    assert f"first line read as a header, {fields} {' and '.join(record)}" in str(report)
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_columns_that_no_record_has_are_named_whatever_is_null(tmp_path, load):
+    config, record = LOADS[load]
+    lines = [{"note": None}, {"note": "x"}]
+    for records, found in ((lines[:1] * 3, "note"), (lines, "note"), ([*lines[:1], {"y": 1}], "y")):
+        path = write(tmp_path / "a.jsonl", map(json.dumps, records))
+        with pytest.raises(ValueError, match=f"does not tell which column.* There are: {found}"):
+            load(config(path=path))
+    dataset, report = load(config(path=write(tmp_path / "a.jsonl", map(json.dumps, [lines[0], record]))))
+    assert list(dataset) == [{"id": 2, **record}] and report.dropped == 1
 
 
 def test_files_that_would_fill_the_memory_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LARGEST_SURPRISE", 1 << 20)
+    monkeypatch.setattr(text_files, "LARGEST_SURPRISE", 1 << 20)
     bomb = tmp_path / "a.gz"
     bomb.write_bytes(gzip.compress(b"one line\n" + b"\0" * (4 << 20)))
     assert bomb.stat().st_size < 10_000
@@ -397,7 +448,7 @@ def test_files_that_would_fill_the_memory_are_refused(tmp_path, monkeypatch):
         load_parallel(ParallelData(source=bomb, target=bomb))
     with pytest.raises(ValueError, match=r"a\.gz unpacks to more than 200 times its size"):
         load_texts(TextData(path=bomb, format="text", unit="file"))
-    monkeypatch.setattr(files, "LONGEST_LINE", 2 << 20)
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 2 << 20)
     long = write(tmp_path / "long", ["short", "x" * (3 << 20), "short"])
     with pytest.raises(ValueError, match="long has a line of more than 2 MiB, line 2: divide it into texts"):
         load_parallel(ParallelData(source=long, target=long))

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification, 
 
 from runs import reversed_words, run, run_on_two, weights
 from tiny import tiny_model
-from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens, load_texts
+from vanilla_transformer.data import TextData, load_labelled_texts, load_tagged_tokens, load_texts
 from vanilla_transformer.data.token_datasets import CausalLMDataset, MaskedLMDataset
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError, field_type
@@ -204,7 +204,7 @@ def test_labels_of_every_kind(tmp_path):
     records = [{"sentence": "a", "label": 1}, {"sentence": "b", "label": "x"}, {"sentence": "c", "label": None}]
     data, report = load_labelled_texts(TextData(path=write_lines(tmp_path / "a.jsonl", records)))
     assert data["text"] == ["a", "b"] and data["label"] == ["1", "x"]
-    assert "label is missing or no name or whole number (line 3)" in str(report)
+    assert "label is missing, or not a name or whole number (line 3)" in str(report)
     table = tmp_path / "a.tsv"
     table.write_text("label\ttext\nyes\tit's \"so\nno\tnot so\n")
     data, _ = load_labelled_texts(TextData(path=table))
@@ -252,7 +252,7 @@ def test_fields_of_conll_files_are_what_stands_between_tabs(tmp_path):
     data, report = load_tagged_tokens(TextData(path=conll))
     assert data["tokens"] == [["New York", "has", "10 000"], ["no"]]
     assert data["tags"] == [["B-LOC", "O", "B-NUM"], ["O"]]
-    assert "a tag is missing or no name or whole number (line 5)" in str(report)
+    assert "a tag is missing, or not a name or whole number (line 5)" in str(report)
     assert "a token is empty or is not text (line 7)" in str(report)
 
 
@@ -280,7 +280,13 @@ def test_rows_with_half_a_character_are_left_out_and_named(tmp_path, load):
         bad[1]["text"] = half
     data, report = load(TextData(path=write_lines(tmp_path / "a.jsonl", [*bad, good])))
     assert data["id"] == [3] and report.kept == 1
-    assert "dropped 2: a text, token or label holds half a character" in str(report) and "lines 1, 2" in str(report)
+    first, second = {
+        load_texts: ("text", "text"),
+        load_labelled_texts: ("text", "label"),
+        load_tagged_tokens: ("a token", "a tag"),
+    }[load]
+    half = "holds half a character (a lone surrogate, as of a cut emoji)"
+    assert set(report.faults) == {f"{first} {half}", f"{second} {half}"} and report.dropped == 2
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,20 @@ class Fault:
 
 @dataclass
 class InputFile:
-    """A file, or the two aligned files, that pairs come from. `first_id` is the id of its line 1."""
+    """A file, or the two aligned files, that rows come from.
+
+    Attributes:
+        name: without its folder.
+        first_id: the id of its line 1.
+        lines: how many it has.
+        path: for sentences about it.
+        notes: what is to be known of it.
+    """
 
     name: str
     first_id: int = 1
     lines: int | None = None
+    path: str = ""
     notes: list[str] = field(default_factory=list)
 
 

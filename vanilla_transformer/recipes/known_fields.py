@@ -76,8 +76,10 @@ def known_fields(section: str) -> frozenset[str]:
         popped = set(re.findall(r"kwargs\.pop\(\s*\"(\w+)\"", source.read_text(encoding="utf-8")))
         return frozenset(popped | {"max_length_over_source", "length_penalty_form"})
     if section == "data.train":
-        pairs = _class_fields(_PACKAGE / "data" / "sources.py", "ParallelData")
-        return frozenset(pairs) | set(_class_fields(_PACKAGE / "data" / "texts.py", "TextData"))
+        source = _PACKAGE / "data" / "config.py"
+        return frozenset(
+            name for kind in ("DataConfig", "ParallelData", "TextData") for name in _class_fields(source, kind)
+        )
     kind = recipe.get(section, "").partition(" ")[0]
     rooms = ("recipes", "tasks", "trainer", "runs") if kind.endswith("Section") else ()
     modules = [module for room in rooms for module in sorted((_PACKAGE / room).glob("*.py"))]

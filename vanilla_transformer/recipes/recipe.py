@@ -30,8 +30,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.batching import COUNTS
-from vanilla_transformer.data.sources import ParallelData
-from vanilla_transformer.data.texts import TextData
+from vanilla_transformer.data.config import ParallelData, TextData
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.loading import LoadingError, RemoteCodeError, load_config, locate
 from vanilla_transformer.recipes.bounds import GENERATION, RECIPE, TRAINING, check_bounds, machine_memory

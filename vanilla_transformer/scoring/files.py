@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from vanilla_transformer.data.files import carriage_returns, missing_file, read_lines
-from vanilla_transformer.data.report import InputFile
+from vanilla_transformer.utils.text_files import carriage_returns, open_input, text_lines
 
 __all__ = ["read_aligned", "read_texts", "system_names"]
 
@@ -19,16 +18,10 @@ def read_texts(path: str | Path) -> list[str]:
         ValueError: for an empty file, one whose lines end in carriage returns alone, and a line that is not UTF-8.
     """
     path = Path("/dev/stdin") if str(path) == "-" else Path(os.path.expanduser(path))
-    if not path.exists() or path.is_dir():
-        raise missing_file(path)
-    notes = InputFile(str(path))
-    texts: list[str] = []
-    for number, text in enumerate(read_lines(path, "utf-8", notes), start=1):
-        if text is None:
-            raise ValueError(f"{path}, line {number}: not valid UTF-8; convert the text to UTF-8 first.")
-        texts.append(text)
+    with open_input(path) as stream:
+        texts = list(text_lines(stream, path))
     if len(texts) == 1 and "\r" in texts[0]:
-        raise ValueError(carriage_returns(path))
+        raise carriage_returns(path)
     if not texts:
         raise ValueError(f"{path} is empty.")
     return texts

@@ -10,8 +10,7 @@ import torch
 from sklearn.metrics import f1_score, precision_recall_fscore_support
 from transformers import EvalPrediction
 
-from vanilla_transformer.data.report import DataReport
-from vanilla_transformer.data.texts import TextData, load_labelled_texts, load_tagged_tokens
+from vanilla_transformer.data.rows import LABELLED_TEXTS, TAGGED_TOKENS
 from vanilla_transformer.data.token_datasets import LabelledDataset
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.loading import load_config
@@ -108,6 +107,7 @@ class SequenceClassification(Classification):
     """One label for each text."""
 
     name = "sequence-classification"
+    row_type = LABELLED_TEXTS
     packs = False  # the label belongs to a row
     drops_long_texts = False
     head = VanillaTransformerForSequenceClassification
@@ -122,9 +122,6 @@ class SequenceClassification(Classification):
         ScoreColumn("macro_f1", "macro F1", "{:.3f}"),
         ScoreColumn("texts", "texts", "{:,}"),
     )
-
-    def load(self, config: TextData) -> "tuple[Dataset, DataReport]":
-        return load_labelled_texts(config)
 
     def encode(self, split: Split) -> LabelledDataset:
         limit = self.settings.data.max_length
@@ -200,7 +197,7 @@ class TokenClassification(Classification):
     curves = (("f1", "F1 (%)", 100), ("accuracy", "accuracy of tokens (%)", 100))
     tokenizer_kind = "wordpiece"
     column = "tokens"
-    noun = "sentences"
+    row_type = TAGGED_TOKENS
     labelled = "tokens"
     pipeline_tag = "token-classification"
     score_columns = (
@@ -210,9 +207,6 @@ class TokenClassification(Classification):
         ScoreColumn("accuracy", "accuracy of tokens", "{:.2%}"),
         ScoreColumn("sentences", "sentences", "{:,}"),
     )
-
-    def load(self, config: TextData) -> "tuple[Dataset, DataReport]":
-        return load_tagged_tokens(config)
 
     @staticmethod
     def as_text(value: Any) -> str:

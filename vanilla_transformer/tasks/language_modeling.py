@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from transformers import EvalPrediction
 
-from vanilla_transformer.data.report import DataReport
-from vanilla_transformer.data.texts import TextData, load_texts
+from vanilla_transformer.data.rows import TEXTS
 from vanilla_transformer.data.token_datasets import CausalLMDataset, MaskedLMDataset
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
@@ -21,7 +20,7 @@ from vanilla_transformer.tasks.task import Example, ScoreColumn, Split, Tokenize
 from vanilla_transformer.tasks.text_task import TextTask
 
 if TYPE_CHECKING:
-    from datasets import Dataset
+    pass
 
 __all__ = ["CausalLanguageModeling", "MaskedLanguageModeling"]
 
@@ -34,10 +33,8 @@ class LanguageModeling(TextTask):
 
     training_defaults = {**TextTask.training_defaults, "metric_for_best_model": "loss"}
     data_fields = TextTask.data_fields | {"block_size"}
+    row_type = TEXTS
     curves = (("accuracy", "accuracy of tokens (%)", 100),)
-
-    def load(self, config: TextData) -> "tuple[Dataset, DataReport]":
-        return load_texts(config)
 
     def tokenize(self, split: Split) -> tuple[list[np.ndarray], list[int]]:
         """Return tokens and id of each text, an end of text behind it; without blocks, too long texts are dropped and reported."""

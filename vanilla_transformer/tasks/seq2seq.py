@@ -18,9 +18,9 @@ from transformers import (
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.collators import Seq2SeqPackingCollator
+from vanilla_transformer.data.config import ParallelData
 from vanilla_transformer.data.preparation import pair_lengths, tokenize_pairs
-from vanilla_transformer.data.report import DataReport
-from vanilla_transformer.data.sources import ParallelData, load_parallel
+from vanilla_transformer.data.rows import PAIRS
 from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.loading import TARGET_TOKENIZER, has_target_tokenizer
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -63,7 +63,7 @@ class Seq2Seq(Task):
     split_fields = frozenset({field.name for field in fields(ParallelData)})
     generation_fields = frozenset({"length_penalty_form", "max_length_over_source"})
     curves = (("bleu", "BLEU", 1), ("chrf", "chrF", 1), ("exact_match", "exact match (%)", 100))
-    noun = "pairs"
+    row_type = PAIRS
     scores = ("bleu", "chrf", "exact_match", "loss")
     pipeline_tag = "translation"
     other_pipeline_tags = ("summarization",)
@@ -90,9 +90,6 @@ class Seq2Seq(Task):
     @classmethod
     def length_limit(cls, data: DataSection) -> tuple[int, str]:
         return max(data.max_source_length, data.max_target_length), "max_source_length and max_target_length"
-
-    def load(self, config: ParallelData) -> "tuple[Dataset, DataReport]":
-        return load_parallel(config)
 
     def prepare(self, splits: Mapping[str, Split], ready: str | Path | None) -> None:
         section = self.settings.tokenizer

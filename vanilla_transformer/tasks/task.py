@@ -13,8 +13,10 @@ from vanilla_transformer.configuration_vanilla_transformer import VanillaTransfo
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.data.collators import PackingCollator
 from vanilla_transformer.data.preparation import TokenizerTexts
+from vanilla_transformer.data.reader import load_data
 from vanilla_transformer.data.repeats import count_repeats
 from vanilla_transformer.data.report import DataReport
+from vanilla_transformer.data.rows import RowType
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.loading import LoadingError, RemoteCodeError, Source, check_fit, load_model, locate
 from vanilla_transformer.loading import load_tokenizer as read_tokenizer
@@ -94,7 +96,7 @@ class Task(ABC):
         split_fields: of the data config of a split.
         generation_fields: of this package's own generation settings, those that have an effect.
         curves: scores of an evaluation to be drawn: their keys, labels and scales.
-        noun: what the examples are called, in the plural.
+        row_type: what the task reads of its data.
         scores: of an evaluation, by which the best checkpoint can be chosen; "loss" is better when lower.
         packs: whether several rows can stand in one, in training.
         pipeline_tag, other_pipeline_tags: of the Hub, and what a recipe may name in its place.
@@ -119,7 +121,7 @@ class Task(ABC):
     split_fields: ClassVar[frozenset[str]]
     generation_fields: ClassVar[frozenset[str]] = frozenset({"length_penalty_form"})
     curves: ClassVar[tuple[tuple[str, str, float], ...]] = ()
-    noun: ClassVar[str]
+    row_type: ClassVar[RowType]
     scores: ClassVar[tuple[str, ...]]
     pipeline_tag: ClassVar[str]
     other_pipeline_tags: ClassVar[tuple[str, ...]] = ()
@@ -130,6 +132,11 @@ class Task(ABC):
         self.tokenizer: PreTrainedTokenizerBase
 
     # ------------------------------------------------------------------------------------------------------------ data
+
+    @property
+    def noun(self) -> str:
+        """Return what the rows of the data are called, in the plural."""
+        return f"{self.row_type.noun}s"
 
     @classmethod
     @abstractmethod
@@ -148,10 +155,6 @@ class Task(ABC):
     @abstractmethod
     def length_limit(cls, data: DataSection) -> tuple[int, str]:
         """Return the tokens of the longest text that training may see, of a side where there are two, and the field that says so."""
-
-    @abstractmethod
-    def load(self, config: Any) -> "tuple[Dataset, DataReport]":
-        """Read the texts that a data config names."""
 
     @abstractmethod
     def prepare(self, splits: Mapping[str, Split], ready: str | Path | None) -> None:
@@ -175,7 +178,7 @@ class Task(ABC):
         Raises:
             RecipeError, FileNotFoundError, ValueError: for data that cannot be read or used, naming the split.
         """
-        splits = {name: Split(name, *self.load(config)) for name, config in configs.items()}
+        splits = {name: Split(name, *load_data(config, self.row_type)) for name, config in configs.items()}
         train = splits["data.train"].report
         count_repeats(train, [split.report for split in splits.values() if split.report is not train])
         self.prepare(splits, ready)

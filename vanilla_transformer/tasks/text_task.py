@@ -11,7 +11,7 @@ import torch
 from transformers import EvalPrediction, PreTrainedModel, Trainer
 
 from vanilla_transformer.data.collators import PaddingCollator
-from vanilla_transformer.data.texts import TextData
+from vanilla_transformer.data.config import TextData
 from vanilla_transformer.data.token_datasets import TokenDataset
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
@@ -41,7 +41,6 @@ class TextTask(Task):
     data_fields = frozenset({"language", "max_length"})
     tokenizer_fields = frozenset({"kind"})
     split_fields = frozenset({field.name for field in fields(TextData)}) - {"label"}
-    noun: ClassVar[str] = "texts"
     column: ClassVar[str] = "text"
     drops_long_texts: ClassVar[bool] = True
 
