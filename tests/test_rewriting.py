@@ -78,6 +78,19 @@ def test_the_form_of_the_paper_becomes_a_class_of_transformers(architecture, fie
     assert all("changes outputs a little" in line for line in lines if line.startswith("norm_eps"))
 
 
+def test_another_eps_is_measured_in_proportion_to_the_logits():
+    """A model that is sure of itself has large logits, which the same relative change moves further."""
+    model = randomise(tiny_model(), scale=0.2).eval()
+    with torch.no_grad():
+        model.lm_head.weight *= 1000
+    batch = {"input_ids": torch.tensor([[3, 4, 5]]), "decoder_input_ids": torch.tensor([[1, 7]])}
+    converted = to_transformers(model, "marian", log=lambda line: None)
+    with torch.no_grad():
+        one, other = converted(**batch).logits, model(**batch).logits
+    assert (one - other).abs().max() > 1e-4
+    assert measure_parity(converted, model).holds()
+
+
 def test_a_model_that_a_class_holds_as_it_is_stays_bit_by_bit():
     lines = []
     model = tiny_model(sinusoidal_form="concatenated", output_bias="fixed", norm_eps=1e-5)

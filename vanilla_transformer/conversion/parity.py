@@ -17,10 +17,13 @@ from vanilla_transformer.generation.text_generator import pad_rows
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.utils.quiet import quiet
 
-__all__ = ["TOLERANCE", "ParityReport", "check_parity", "measure_parity", "ordinary_tokens"]
+__all__ = ["TOLERANCE", "ParityReport", "check_parity", "largest_difference", "measure_parity", "ordinary_tokens"]
 
 TOLERANCE = 1e-4
-"""Largest difference of logits and hidden states, in float32."""
+"""Largest difference of logits and hidden states in float32, relative to the largest value where that is above 1.
+
+Rounding changes a value in proportion to it, and so does another eps of norms.
+"""
 
 LENGTHS = (9, 5, 7)
 """Of the rows of a batch, so that two are padded."""
@@ -31,7 +34,7 @@ class ParityReport:
     """What was measured of two models that should compute the same.
 
     Attributes:
-        states: the largest difference of any hidden state, at tokens.
+        states: the largest difference of any hidden state, at tokens; as of `largest_difference`.
         logits: of any logit; 0 for models without.
         generated: by method, whether both wrote the same tokens.
     """
@@ -203,9 +206,15 @@ def _order_of_states(family: ArchitectureAdapter, target: VanillaTransformerPreT
     return sines_first(config.hidden_size).to(target.device) if permuted else None
 
 
+def largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return the largest difference of two tensors, relative to the largest value of the first where that is above 1."""
+    scale = max(1.0, one.float().abs().max().item())
+    return (one.float() - other.float()).abs().max().item() / scale
+
+
 def _largest(before: float, one: torch.Tensor, other: torch.Tensor, mask: torch.Tensor) -> float:
     """Return the largest of differences before and those of (B, T, ...) where `mask` (B, T) is set; NaN where one is NaN."""
-    difference: float = (one - other)[mask.bool()].abs().max().item()
+    difference = largest_difference(one[mask.bool()], other[mask.bool()])
     return difference if math.isnan(difference) else max(before, difference)
 
 

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from vanilla_transformer.conversion.parity import largest_difference
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.utils.extras import needs
 
-from .parity import Rows, largest_difference
+from .parity import Rows
 
 __all__ = ["CTranslate2Runtime"]
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from vanilla_transformer.conversion.parity import largest_difference
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 
 from .gguf_model import FILE_NAME
-from .parity import Rows, largest_difference, written_by_generate
+from .parity import Rows, written_by_generate
 
 __all__ = ["GGUFRuntime"]
 

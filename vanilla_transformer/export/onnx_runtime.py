@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from vanilla_transformer.conversion.parity import largest_difference
 from vanilla_transformer.generation.text_generator import pad_rows
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.utils.extras import needs
 
 from .onnx_model import file_name, head_outputs
-from .parity import Rows, largest_difference
+from .parity import Rows
 
 __all__ = ["OnnxRuntime"]
 

@@ -6,24 +6,20 @@ from typing import Protocol
 
 import torch
 
+from vanilla_transformer.conversion.parity import TOLERANCE
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 
 from .errors import ExportError
 
 __all__ = [
     "NEW_TOKENS",
-    "TOLERANCE",
     "Parity",
     "Runtime",
     "check_parity",
     "gap_of_choices",
-    "largest_difference",
     "random_rows",
     "written_by_generate",
 ]
-
-TOLERANCE = 1e-4
-"""Largest difference of logits or log-probabilities, relative to the largest value where that is above 1, in float32."""
 
 TIE = 1e-3
 """Two next tokens whose log-probabilities differ by less are a tie, which rounding may decide."""
@@ -151,12 +147,6 @@ def written_by_generate(model: VanillaTransformerPreTrainedModel, rows: Sequence
             stop = next((i for i, token in enumerate(tokens) if token in ends), len(tokens))
             written[place] = tokens[:stop]
     return written
-
-
-def largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """Return the largest difference of two tensors, relative to the largest value of the first where that is above 1."""
-    scale = max(1.0, float(one.abs().max()))
-    return float((one.float() - other.float()).abs().max()) / scale
 
 
 @torch.inference_mode()
