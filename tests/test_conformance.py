@@ -567,6 +567,15 @@ def test_continuous_batching(attention):
     assert written == expected
 
 
+def test_a_model_that_writes_no_text_has_no_continuous_batching():
+    model = tiny_model("encoder-only")
+    with pytest.raises(
+        ValueError, match=r"^a VanillaTransformerForMaskedLM writes no text, so it has no generate_batch"
+    ):
+        model.generate_batch([[3, 4]])
+    assert not model.can_generate()
+
+
 @pytest.mark.parametrize("choice", [{"shared_layers": True}, {"position_encoding": "alibi"}])
 def test_what_continuous_batching_does_not_serve_is_refused(choice):
     model = tiny_model("decoder-only", **choice)

@@ -476,6 +476,12 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
                 ) from error
             raise
 
+    def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse, as a model that writes no text does; one that does has transformers' own."""
+        raise ValueError(
+            f"a {type(self).__name__} writes no text, so it has no generate_batch(); call it on all rows."
+        )
+
     def to_empty(self, *, device: Any, recurse: bool = True) -> Any:
         """As in torch, which would take tied matrices apart; here they stay tied."""
         super().to_empty(device=device, recurse=recurse)
