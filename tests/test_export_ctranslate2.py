@@ -27,6 +27,7 @@ def combinations(count, seed=0):
     """Random combinations of choices, without those that CTranslate2 has no place for."""
     draw = random.Random(seed)
     unheld = {"window", "output", "final_norm"}
+    more_unheld = ("rope_parameters", "value_head_dim")
     found = []
     while len(found) < count:
         options = [0 if name in unheld else draw.randrange(len(of)) for name, of in CHOICES.items()]
@@ -34,6 +35,9 @@ def combinations(count, seed=0):
         paired = fields["architecture"] != "decoder-only"
         held = "embedding_size" not in fields and not (fields["position_encoding"] == "alibi" and paired)
         held = held and not (fields.get("type_vocab_size") and fields["architecture"] != "encoder-only")
+        held = held and not any(name in fields for name in more_unheld)
+        norm = fields.get("qk_norm")
+        held = held and not (norm == "layernorm" or (norm and fields["architecture"] == "encoder-decoder"))
         if held and is_possible(fields):
             found.append(fields)
     return found
@@ -99,6 +103,13 @@ def test_weights_can_be_quantized(tmp_path, tokenizer, quantization):
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items()), "the model stays"
 
 
+def test_a_part_of_a_head_is_turned(tmp_path, tokenizer):
+    fields = {"position_encoding": "rope", "head_dim": 8, "partial_rotary_factor": 0.5, "qk_norm": "rmsnorm"}
+    model = randomise(tiny_model("decoder-only", vocab_size=280, **fields)).eval()
+    parity = to_ctranslate2(model, tokenizer, tmp_path / "model")
+    assert parity.difference <= 1e-4 and parity.same == parity.texts == 28
+
+
 def test_a_model_in_training_or_half_precision_is_exported_and_stays_as_it_is(tmp_path, tokenizer):
     model = tiny_model(vocab_size=280, dropout=0.5).to(torch.bfloat16).train()
     parity = to_ctranslate2(model, tokenizer, tmp_path / "model", texts=["7 </s> cats"])
@@ -131,6 +142,14 @@ def test_activations_are_the_same_functions(tmp_path, tokenizer, activation):
         ("decoder-only", {"output_transform": True}, "output_transform=True"),
         ("decoder-only", {"type_vocab_size": 2}, "type_vocab_size=2"),
         ("encoder-only", {"hidden_act": "mish"}, "hidden_act='mish'"),
+        ("encoder-decoder", {"qk_norm": "rmsnorm"}, "qk_norm='rmsnorm'"),
+        ("decoder-only", {"qk_norm": "layernorm"}, "qk_norm='layernorm'"),
+        ("decoder-only", {"value_head_dim": 6}, "value_head_dim=6"),
+        (
+            "decoder-only",
+            {"position_encoding": "rope", "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+            "rope_parameters=",
+        ),
     ],
 )
 def test_what_it_cannot_hold_is_refused_by_field_and_leaves_nothing(tmp_path, tokenizer, architecture, fields, named):

@@ -106,7 +106,17 @@ def test_the_command_writes_it(tmp_path, tokenizer, capsys):
         ),
         ("encoder-only", {}, "GGUF holds language models that continue text"),
         ("decoder-only", {**GPT2, "hidden_act": "relu"}, "in the way is hidden_act='relu', as llama.cpp's GPT-2 has"),
-        ("decoder-only", {**LLAMA, "mlp_bias": True}, "in the way is mlp_bias=True, as Llama has no biases there"),
+        ("decoder-only", {**LLAMA, "mlp_bias": True}, "in the way is mlp_bias=True, which the llama of"),
+        (
+            "decoder-only",
+            {**LLAMA, "qk_norm": "rmsnorm"},
+            "in the way is qk_norm='rmsnorm', which the llama of llama.cpp",
+        ),
+        (
+            "decoder-only",
+            {**LLAMA, "value_head_dim": 6, "head_dim": 8, "partial_rotary_factor": 0.5},
+            "in the way is value_head_dim=6, partial_rotary_factor=0.5, which",
+        ),
         ("decoder-only", {**LLAMA, "sliding_window": 3}, "llama cannot hold .* in the way is .*sliding_window=3"),
         ("decoder-only", {"hidden_act": "gelu_new"}, "gpt2 cannot hold .* in the way is .*norm_position='post'"),
     ],

@@ -130,6 +130,8 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(tmp_path, tokenizer):
     model = tiny_model("decoder-only", vocab_size=280, model_class=model_class)
     with pytest.raises(ExportError, match="ForSequenceClassification with architecture='decoder-only' has no place"):
         to_onnx(model, tokenizer, tmp_path / "model")
+    with pytest.raises(ExportError, match="^ONNX files cannot hold value_head_dim=6, as their caches have"):
+        to_onnx(tiny_model(vocab_size=280, value_head_dim=6), tokenizer, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 
 

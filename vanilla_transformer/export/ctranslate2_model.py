@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from vanilla_transformer.export.errors import ExportError
+from vanilla_transformer.export.vocabulary import token_list
 from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerAttention,
     VanillaTransformerLayer,
@@ -20,9 +22,6 @@ from vanilla_transformer.modeling_vanilla_transformer import (
     sinusoidal_encoding,
 )
 from vanilla_transformer.utils.extras import needs
-
-from .errors import ExportError
-from .vocabulary import token_list
 
 __all__ = ["QUANTIZATIONS", "build_spec", "vocabularies", "write_ctranslate2"]
 
@@ -118,6 +117,10 @@ def _check(model: VanillaTransformerPreTrainedModel) -> None:
         "position_encoding='alibi'": config.position_encoding == "alibi" and not is_decoder,
         f"type_vocab_size={config.type_vocab_size}": bool(config.type_vocab_size) and is_decoder,
         f"sliding_window={config.sliding_window}": config.sliding_window is not None,
+        # which CTranslate2 does not have in attention to a source
+        f"qk_norm={config.qk_norm!r}": config.qk_norm == "layernorm" or (config.qk_norm and config.is_encoder_decoder),
+        f"value_head_dim={config.value_head_dim}": config.value_dim != config.head_dim,
+        f"rope_parameters={config.rope_parameters}": config.rope_parameters is not None,
     }
     if in_the_way := [field for field, is_obstacle in obstacles.items() if is_obstacle]:
         raise ExportError(
@@ -140,12 +143,14 @@ def _options(config: Any) -> dict[str, Any]:
         "ffn_glu": config.gated_feed_forward,
         "rms_norm": config.norm_type == "rmsnorm",
         "head_dim": config.head_dim,
+        "qk_norm": config.qk_norm is not None,
     }
     # with a source, heads that share keys and values get a copy each
     if config.num_key_value_heads != config.num_attention_heads and not config.is_encoder_decoder:
         options["num_heads_kv"] = config.num_key_value_heads
     if config.position_encoding == "rope":
-        options |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.rope_theta}
+        part = 0 if config.rotary_dim == config.head_dim else config.rotary_dim  # 0 for all of a head
+        options |= {"rotary_dim": part, "rotary_interleave": False, "rotary_base": config.rope_theta}
     return options
 
 
@@ -208,9 +213,12 @@ def _fill_layer(spec: Any, layer: VanillaTransformerLayer) -> None:
 
 
 def _fill_attention(spec: Any, attention: VanillaTransformerAttention, norm: nn.Module) -> None:
-    """Queries, keys and values are one product in self-attention; keys and values are one in cross-attention."""
+    """Fill one product for queries, keys and values of self-attention; one for keys and values of cross-attention."""
     spec.queries_scale = float(attention.scaling)
     _fill_norm(spec.layer_norm, norm)
+    if attention.config.qk_norm is not None:
+        _fill_norm(spec.q_norm, attention.q_norm)  # type: ignore[arg-type]
+        _fill_norm(spec.k_norm, attention.k_norm)  # type: ignore[arg-type]
     query = attention.q_proj
     copies = attention.num_key_value_groups if attention.config.is_encoder_decoder else 1
     key, value = (_repeat_heads(p, attention.head_dim, copies) for p in (attention.k_proj, attention.v_proj))

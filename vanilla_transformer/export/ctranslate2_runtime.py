@@ -1,4 +1,4 @@
-"""A folder of CTranslate2 opened again: it scores and writes rows of token ids."""
+"""A folder of CTranslate2, loaded again: it scores and generates rows of token ids."""
 
 from pathlib import Path
 from typing import Any
@@ -7,10 +7,9 @@ import numpy as np
 import torch
 
 from vanilla_transformer.conversion.parity import largest_difference
+from vanilla_transformer.export.parity import Rows
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.utils.extras import needs
-
-from .parity import Rows
 
 __all__ = ["CTranslate2Runtime"]
 

@@ -1,7 +1,7 @@
-"""What can go wrong in an export."""
+"""The error of an export."""
 
 __all__ = ["ExportError"]
 
 
 class ExportError(ValueError):
-    """Say why a model was not exported, and what to do, in one sentence. Nothing was written."""
+    """Raise with one clear sentence: why a model was not exported, and what to do. Nothing was written."""

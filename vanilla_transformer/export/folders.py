@@ -11,22 +11,21 @@ from transformers import PreTrainedTokenizerBase
 
 from vanilla_transformer.conversion.exact_loading import load_vanilla_model
 from vanilla_transformer.conversion.folders import convert_folder
+from vanilla_transformer.export.ctranslate2_model import QUANTIZATIONS, vocabularies, write_ctranslate2
+from vanilla_transformer.export.ctranslate2_runtime import CTranslate2Runtime
+from vanilla_transformer.export.errors import ExportError
+from vanilla_transformer.export.gguf_model import QUANTIZATIONS as GGUF_QUANTIZATIONS
+from vanilla_transformer.export.gguf_model import write_gguf
+from vanilla_transformer.export.gguf_runtime import GGUFRuntime
+from vanilla_transformer.export.onnx_model import SUFFIXES, write_onnx
+from vanilla_transformer.export.onnx_runtime import OnnxRuntime
+from vanilla_transformer.export.page import check_page, libraries, write_page
+from vanilla_transformer.export.parity import NEW_TOKENS, Parity, Rows, Runtime, check_parity, random_rows
 from vanilla_transformer.generation.text_generator import encode_input, longest_source
 from vanilla_transformer.loading import TARGET_TOKENIZER, load_tokenizer, locate
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors
 from vanilla_transformer.utils.quiet import quiet
-
-from .ctranslate2_model import QUANTIZATIONS, vocabularies, write_ctranslate2
-from .ctranslate2_runtime import CTranslate2Runtime
-from .errors import ExportError
-from .gguf_model import QUANTIZATIONS as GGUF_QUANTIZATIONS
-from .gguf_model import write_gguf
-from .gguf_runtime import GGUFRuntime
-from .onnx_model import SUFFIXES, write_onnx
-from .onnx_runtime import OnnxRuntime
-from .page import check_page, libraries, write_page
-from .parity import NEW_TOKENS, Parity, Rows, Runtime, check_parity, random_rows
 
 __all__ = ["TARGETS", "export_folder", "to_ctranslate2", "to_gguf", "to_onnx"]
 
@@ -67,6 +66,7 @@ def export_folder(
         FileExistsError: where `output` holds something.
         OSError: where it cannot be read or written.
     """
+    # what the target takes
     if target not in TARGETS:
         raise ExportError(f"--to {target} is unknown; it is {' or '.join(TARGETS)}.")
     if page and target != "onnx":
@@ -77,6 +77,7 @@ def export_folder(
         return convert_folder(model, output, revision=revision, to_transformers=True, family=family, log=log)
     if family is not None:
         raise ExportError(f"--family has no effect for --to {target}; leave it out.")
+    # the model and its tokenizers
     output = check_output_dir(output)
     source = locate(model, revision=revision)
     loaded = load_vanilla_model(source).float()
@@ -84,6 +85,7 @@ def export_folder(
     target_tokenizer = tokenizer
     if loaded.config.target_vocab_size is not None:
         target_tokenizer = load_tokenizer(source, TARGET_TOKENIZER)
+    # the export, compared before it appears
     options: dict[str, Any] = {"quantization": quantization, "texts": texts}
     if target == "gguf":
         parity = to_gguf(loaded, tokenizer, output, **options)
@@ -163,9 +165,9 @@ def to_onnx(
     """
 
     texts = list(texts)
-    if page:
+    if page:  # what cannot be is said before anything is computed
         check_page(model)
-        libraries()  # or npm says why not, before anything is computed
+        libraries()
 
     def write(source: _Source, temporary: Path, quantization: str) -> Runtime:
         write_onnx(source.model, temporary, quantization, with_attention=page)

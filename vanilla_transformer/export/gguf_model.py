@@ -14,12 +14,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanilla_transformer.conversion.convert import to_transformers
 from vanilla_transformer.conversion.weight_mapping import ConversionError
+from vanilla_transformer.export.errors import ExportError
+from vanilla_transformer.export.vocabulary import token_list
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.utils.extras import needs
 from vanilla_transformer.utils.log import no_log
-
-from .errors import ExportError
-from .vocabulary import token_list
 
 __all__ = ["FILE_NAME", "QUANTIZATIONS", "write_gguf"]
 
@@ -55,11 +54,13 @@ def write_gguf(
     """
     with needs("this export"):
         import gguf
+    # sizes and tokenizer
     source = _convert(model)
     architecture = source.config.model_type
     writer = gguf.GGUFWriter(folder / FILE_NAME, architecture)
     _add_sizes(writer, source)
     _add_tokenizer(writer, model, tokenizer)
+    # weights
     stored_as = getattr(gguf.GGMLQuantizationType, QUANTIZATIONS[quantization])
     writer.add_file_type(
         getattr(gguf.LlamaFileType, {"float32": "ALL_F32"}.get(quantization, f"MOSTLY_{stored_as.name}"))
@@ -102,10 +103,17 @@ def _convert(model: VanillaTransformerPreTrainedModel) -> PreTrainedModel:
             f"GGUF cannot hold this model; in the way is hidden_act={config.hidden_act!r}, as llama.cpp's GPT-2 has "
             f"{GELU_BY_TANH[0]!r} alone."
         )
-    if biases := [name for name in ("attention_bias", "mlp_bias") if family == "llama" and getattr(config, name)]:
+    obstacles = {
+        "attention_bias": family == "llama" and config.attention_bias,
+        "mlp_bias": family == "llama" and config.mlp_bias,
+        "qk_norm": config.qk_norm is not None,
+        "value_head_dim": config.value_dim != config.head_dim,
+        "rope_parameters": config.rope_parameters is not None,
+        "partial_rotary_factor": config.partial_rotary_factor != 1,
+    }
+    if in_the_way := [f"{name}={getattr(config, name)!r}" for name, is_one in obstacles.items() if is_one]:
         raise ExportError(
-            f"GGUF cannot hold this model; in the way is {', '.join(f'{name}=True' for name in biases)}, as Llama has no "
-            "biases there."
+            f"GGUF cannot hold this model; in the way is {', '.join(in_the_way)}, which the {family} of llama.cpp does not have."
         )
     try:
         return to_transformers(model, family, log=no_log)
@@ -167,6 +175,7 @@ def _add_tokenizer(writer: Any, model: VanillaTransformerPreTrainedModel, tokeni
             "GGUF cannot hold this tokenizer: it takes byte-level BPE that keeps the case of letters (tokenizer.kind=bpe, "
             "without lowercase)."
         )
+    # tokens
     tokens = token_list(tokenizer, model.config.vocab_size)
     special = set(tokenizer.all_special_ids)
     known = len(tokenizer)
@@ -175,11 +184,13 @@ def _add_tokenizer(writer: Any, model: VanillaTransformerPreTrainedModel, tokeni
         for index in range(len(tokens))
     ]
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in backend["model"]["merges"]]
+    # special tokens, and what is put around a text
     ends = model.generation_config.eos_token_id
     end = ends[0] if isinstance(ends, list) else ends
     if end is None:
         raise ExportError("the model's generation settings name no eos_token_id, without which nothing ends.")
     begins = tokenizer("a", verbose=False)["input_ids"][:1] == [tokenizer.bos_token_id]
+    # llama.cpp's names for them
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(splitting)
     writer.add_token_list(tokens)

@@ -1,4 +1,4 @@
-"""A GGUF file opened again, by the reader of transformers: it scores and writes rows of token ids."""
+"""A GGUF file, loaded again by the reader of transformers: it scores and generates rows of token ids."""
 
 from contextlib import redirect_stderr
 from io import StringIO
@@ -8,10 +8,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from vanilla_transformer.conversion.parity import largest_difference
+from vanilla_transformer.export.gguf_model import FILE_NAME
+from vanilla_transformer.export.parity import Rows, written_by_generate
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
-
-from .gguf_model import FILE_NAME
-from .parity import Rows, written_by_generate
 
 __all__ = ["GGUFRuntime"]
 

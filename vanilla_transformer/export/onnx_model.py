@@ -13,11 +13,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from vanilla_transformer.export.errors import ExportError
+from vanilla_transformer.export.onnx_graphs import (
+    decoder_graphs,
+    encoder_graph,
+    head_graph,
+    language_model_graph,
+    trace,
+)
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.utils.extras import needs
-
-from .errors import ExportError
-from .onnx_graphs import decoder_graphs, encoder_graph, head_graph, language_model_graph, trace
 
 __all__ = ["FOLDER", "SUFFIXES", "file_name", "head_outputs", "write_onnx"]
 
@@ -72,13 +77,20 @@ def write_onnx(
         import onnx
         import onnxscript  # noqa: F401  (torch's exporter writes with it)
 
-        from .onnx_merge import merge_steps
+        from vanilla_transformer.export.onnx_merge import merge_steps
+    # what a file can hold
     if model.config.architecture != "encoder-only" and not hasattr(model, "lm_head"):
         _head(model)  # says why not
+    if model.config.value_dim != model.config.head_dim and model.config.architecture != "encoder-only":
+        raise ExportError(
+            f"ONNX files cannot hold value_head_dim={model.config.value_head_dim}, as their caches have keys and values of one "
+            "width; train without."
+        )
     if 4 * model.num_parameters() > LARGEST_FILE:
         raise ExportError(
             f"a model of {model.num_parameters():,} parameters does not fit into one ONNX file of 2 GiB; export a smaller one."
         )
+    # graphs
     (folder / FOLDER).mkdir()
     config = model.config
     if config.is_encoder_decoder:
@@ -94,6 +106,7 @@ def write_onnx(
         graphs = {"model": _stored(trace(language_model_graph(model)), quantization)}
     else:
         graphs = {"model": _stored(trace(head_graph(model, head_outputs(model))), quantization)}
+    # files
     for name, graph in graphs.items():
         onnx.save(graph, folder / file_name(name, quantization))
     (folder / "config.json").write_text(json.dumps(_known_config(model), indent=2) + "\n", encoding="utf-8")
@@ -139,6 +152,7 @@ def _known_config(model: VanillaTransformerPreTrainedModel) -> dict[str, Any]:
 
     The graphs compute the model whatever this says; heads and widths are those of keys and values.
     """
+    # of all architectures
     config = model.config
     heads, width = int(config.num_key_value_heads), int(config.head_dim)  # type: ignore[arg-type]
     known: dict[str, Any] = {
@@ -162,6 +176,7 @@ def _known_config(model: VanillaTransformerPreTrainedModel) -> dict[str, Any]:
             "decoder_attention_heads": heads,
             "decoder_start_token_id": config.start_token_id,
         }
+    # of one stack
     sizes = {"hidden_size": config.hidden_size, "num_hidden_layers": config.num_decoder_layers}
     if config.architecture == "decoder-only":
         return (

@@ -1,4 +1,4 @@
-"""A folder of ONNX files opened with onnxruntime: it scores and writes rows of token ids."""
+"""A folder of ONNX files, loaded with onnxruntime: it scores and generates rows of token ids."""
 
 from pathlib import Path
 from typing import Any
@@ -7,12 +7,11 @@ import numpy as np
 import torch
 
 from vanilla_transformer.conversion.parity import largest_difference
+from vanilla_transformer.export.onnx_model import file_name, head_outputs
+from vanilla_transformer.export.parity import Rows
 from vanilla_transformer.generation.text_generator import pad_rows
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.utils.extras import needs
-
-from .onnx_model import file_name, head_outputs
-from .parity import Rows
 
 __all__ = ["OnnxRuntime"]
 

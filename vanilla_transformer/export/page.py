@@ -16,12 +16,11 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from vanilla_transformer.export.errors import ExportError
 from vanilla_transformer.generation.text_generator import default_length, input_limit
 from vanilla_transformer.loading import TARGET_TOKENIZER
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.utils.atomic import atomic_dir
-
-from .errors import ExportError
 
 __all__ = ["TRANSFORMERS_JS", "check_page", "libraries", "write_page"]
 
@@ -65,6 +64,7 @@ def write_page(
     Raises:
         ExportError: where npm is not there or cannot fetch the libraries.
     """
+    # what bounds an input and an output
     settings = model.generation_config
     lengths = {
         name: getattr(settings, name, None) for name in ("max_length_over_source", "max_new_tokens", "max_length")
@@ -78,6 +78,7 @@ def write_page(
         "max_new_tokens": most,
         "target_tokenizer": TARGET_TOKENIZER if (folder / TARGET_TOKENIZER).is_dir() else None,
     }
+    # libraries, and each file as a script
     templates = resources.files(__package__).joinpath("page")
     (folder / FOLDER).mkdir()
     for path in libraries().iterdir():
@@ -89,6 +90,7 @@ def write_page(
         script.parent.mkdir(parents=True, exist_ok=True)
         content = base64.b64encode(path.read_bytes()).decode()
         script.write_text(f"files[{json.dumps(name)}] = {json.dumps(content)};\n", encoding="utf-8")
+    # the page itself
     page = Template(templates.joinpath("index.html").read_text(encoding="utf-8")).substitute(
         title=html.escape(title), example=html.escape(example), settings=json.dumps(values)
     )

@@ -1,4 +1,4 @@
-"""Compare an exported model with `generate()`: what it scores, and what it writes."""
+"""Compare an exported model with `generate()`: its scores, and the tokens that it generates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +7,8 @@ from typing import Protocol
 import torch
 
 from vanilla_transformer.conversion.parity import TOLERANCE
+from vanilla_transformer.export.errors import ExportError
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
-
-from .errors import ExportError
 
 __all__ = [
     "NEW_TOKENS",
@@ -37,10 +36,10 @@ Rows = list[list[int]]
 
 
 class Runtime(Protocol):
-    """An exported model that has been opened again.
+    """An exported model, loaded again.
 
     Attributes:
-        name: for the report.
+        name: for the parity report.
         is_exact: whether it computes in float32, so that differences are rounding.
     """
 

@@ -2,7 +2,7 @@
 
 from transformers import PreTrainedTokenizerBase
 
-from .errors import ExportError
+from vanilla_transformer.export.errors import ExportError
 
 __all__ = ["token_list"]
 

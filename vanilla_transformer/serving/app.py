@@ -17,15 +17,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vanilla_transformer.serving.engine import BusyError, Engine, Item, StoppedError
+from vanilla_transformer.serving.errors import ApiError, error_response, validation_sentence
+from vanilla_transformer.serving.metrics import ServerMetrics
+from vanilla_transformer.serving.middleware import BodyLimit, FormAsJson, HostCheck
+from vanilla_transformer.serving.models import Generation, Output, Passage, Predictor, ServedGenerator, TooLongError
+from vanilla_transformer.serving.schemas import ChatRequest, CompletionRequest, PredictRequest, TranslateRequest
+from vanilla_transformer.serving.settings import ServerSettings
 from vanilla_transformer.utils.languages import language_name
-
-from .engine import BusyError, Engine, Item, StoppedError
-from .errors import ApiError, error_response, validation_sentence
-from .metrics import ServerMetrics
-from .middleware import BodyLimit, FormAsJson, HostCheck
-from .models import Generation, Output, Passage, Predictor, ServedGenerator, TooLongError
-from .schemas import ChatRequest, CompletionRequest, PredictRequest, TranslateRequest
-from .settings import ServerSettings
 
 __all__ = ["Server", "create_app"]
 

@@ -12,12 +12,11 @@ from typing import Any
 
 import uvicorn
 
+from vanilla_transformer.serving.app import Server, create_app
+from vanilla_transformer.serving.models import load
+from vanilla_transformer.serving.settings import ServerSettings
 from vanilla_transformer.utils.schema import read_values
 from vanilla_transformer.utils.yaml_text import coerce_scalars
-
-from .app import Server, create_app
-from .models import load
-from .settings import ServerSettings
 
 __all__ = ["open_socket", "run_languages", "serve"]
 
@@ -41,13 +40,15 @@ def serve(
         load_options: of [`models.load`].
 
     Raises:
-        ValueError, OSError: where the model cannot be loaded or the port is taken, in one sentence.
+        ValueError, OSError: where the model cannot be loaded or the port is taken, with one clear sentence.
     """
     with open_socket(host, port) as listener:
         address = listener.getsockname()
         is_local = ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
         if not is_local and settings.api_key is None:
-            log(f"whoever reaches {host} may ask this server; --api-key lets in only who has the key")
+            log(
+                f"anyone who can reach {host} may use this server; --api-key restricts it to clients that have the key"
+            )
         if is_local and settings.allowed_hosts is None:
             settings = replace(settings, allowed_hosts=tuple(dict.fromkeys((*LOCAL_NAMES, host.lower()))))
         source, target = run_languages(model)

@@ -13,9 +13,8 @@ from vanilla_transformer.export import to_ctranslate2
 from vanilla_transformer.export.ctranslate2_model import vocabularies
 from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
-
-from .engine import Item
-from .models import Generation, Passage, ServedGenerator
+from vanilla_transformer.serving.engine import Item
+from vanilla_transformer.serving.models import Generation, Passage, ServedGenerator
 
 __all__ = ["CTranslate2Generator"]
 

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .errors import error_response
+from vanilla_transformer.serving.errors import error_response
 
 __all__ = ["BodyLimit", "FormAsJson", "HostCheck"]
 

@@ -32,14 +32,13 @@ from vanilla_transformer.generation.text_generator import (
     pad_rows,
 )
 from vanilla_transformer.loading import check_device, load_config, load_model, load_tokenizer, locate
+from vanilla_transformer.serving.engine import Item
 from vanilla_transformer.utils.extras import needs
-
-from .engine import Item
 
 __all__ = ["BACKENDS", "Generation", "Output", "Passage", "Predictor", "ServedGenerator", "TooLongError", "load"]
 
 BACKENDS = ("torch", "ctranslate2")
-"""What computes."""
+"""The runtimes that compute batches."""
 
 HEADS: dict[str, tuple[str, Any]] = {
     "ForSequenceClassification": ("text-classification", AutoModelForSequenceClassification),
@@ -123,7 +122,7 @@ class ServedGenerator:
     """An encoder-decoder that translates, or a decoder that continues texts.
 
     Args:
-        translator: with model and tokenizers.
+        generator: with model and tokenizers.
 
     Attributes:
         takes_seed: whether outputs that are drawn can be drawn again.
@@ -131,18 +130,18 @@ class ServedGenerator:
 
     takes_seed: ClassVar[bool] = True
 
-    def __init__(self, translator: TextGenerator):
-        self.model = translator.model
-        self.target_tokenizer = translator.target_tokenizer
+    def __init__(self, generator: TextGenerator):
+        self.model = generator.model
+        self.target_tokenizer = generator.target_tokenizer
         self.config, self.generation_config = self.model.config, self.model.generation_config
         self.kind = "translation" if self.config.is_encoder_decoder else "text-generation"
         # of their own, as tokenizers are not meant to be used in two threads, one of which changes their settings
-        self._tokenizer = copy.deepcopy(translator.tokenizer)
+        self._tokenizer = copy.deepcopy(generator.tokenizer)
         self._lock = threading.Lock()
         eos = self.generation_config.eos_token_id
         self.eos_ids = set(eos if isinstance(eos, list) else [] if eos is None else [eos])
-        self.filler = filler_token(self.model, translator.tokenizer)
-        self.limit = input_limit(self.config, translator.tokenizer)
+        self.filler = filler_token(self.model, generator.tokenizer)
+        self.limit = input_limit(self.config, generator.tokenizer)
 
     # What is read ----------------------------------------------------------------------------------------------------
 
@@ -402,12 +401,14 @@ def load(
         device, revision, trust_remote_code: as of [`TextGenerator.from_pretrained`].
 
     Raises:
-        ValueError, OSError: where it cannot be loaded, in one sentence.
+        ValueError, OSError: where it cannot be loaded, with one clear sentence.
     """
+    # what is asked for
     if backend not in BACKENDS:
         raise ValueError(f"there is no backend {backend!r}; there is {', '.join(BACKENDS)}.")
     if backend == "torch" and quantization != "float32":
         raise ValueError("--quantization has no effect for --backend torch; leave it out.")
+    # what the model is for
     check_device(device)
     source = locate(model, revision=revision)
     config = load_config(source, trust_remote_code=trust_remote_code)
@@ -415,15 +416,17 @@ def load(
     kind, automatic = next((head for end, head in HEADS.items() if name.endswith(end)), ("", None))
     if not kind and not config.is_encoder_decoder and getattr(config, "architecture", "") == "encoder-only":
         kind, automatic = "feature-extraction", AutoModel
+    # models that write text, by the backend
     if not kind:
         options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
         if backend == "torch":
             return ServedGenerator(TextGenerator.from_pretrained(model, device, **options))
         with needs("--backend ctranslate2"):
-            from .ctranslate2_backend import CTranslate2Generator
+            from vanilla_transformer.serving.ctranslate2_backend import CTranslate2Generator
         return CTranslate2Generator(TextGenerator.from_pretrained(model, "cpu", **options), quantization, device)
     if backend != "torch":
         raise ValueError(f"--backend {backend} runs models that write text, and this one is for {kind}; use torch.")
+    # all others, by their pipelines
     tokenizer = load_tokenizer(source, trust_remote_code=trust_remote_code)
     loaded = load_model(source, automatic, trust_remote_code=trust_remote_code)
     if device is None and torch.accelerator.is_available():
