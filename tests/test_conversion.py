@@ -242,7 +242,7 @@ def test_presets_are_what_published_configurations_become(preset):
     assert differences(shape_of(ours, True), shape_of(expected, True)) == []
 
 
-# ------------------------------------------------------------------------------------- what is left out, and refused
+# --------------------------------------------------------------------------------------- what is left out, and refused
 
 
 def test_what_has_no_place_is_dropped_with_a_word():
@@ -367,7 +367,7 @@ def test_weights_that_a_checkpoint_has_beside_are_dropped_with_a_word(tmp_path):
     assert_close(ours(tokens).logits, theirs(tokens).prediction_logits, atol=1e-4)
 
 
-# ------------------------------------------------------------------------------------------------------------- export
+# -------------------------------------------------------------------------------------------------------------- export
 
 
 @pytest.mark.parametrize(
@@ -536,7 +536,7 @@ def test_every_field_is_held_or_refused(family, name, fields):
         check_parity(theirs, ours)
 
 
-# ------------------------------------------------------------------------------------------------------------ command
+# ------------------------------------------------------------------------------------------------------------- command
 
 
 def run(*arguments):
@@ -691,7 +691,7 @@ def test_pickled_weights_are_read_as_data_alone(tmp_path, capsys):
     assert not (tmp_path / "done").exists() and not (tmp_path / "other").exists()
 
 
-# ----------------------------------------------------------------------------------------- what is damaged, or in the way
+# -------------------------------------------------------------------------------------- what is damaged, or in the way
 
 
 def cut_off(name, kept):

@@ -310,7 +310,7 @@ def test_post_norm_fairseq_goes_on_to_fsmt(tmp_path):
         assert_close(logits, reference(source, target), atol=1e-4)
 
 
-# ------------------------------------------------------------------------------------------------------------ command
+# ------------------------------------------------------------------------------------------------------------- command
 
 
 def write_dictionary(path, count):

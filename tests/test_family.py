@@ -430,7 +430,7 @@ def test_the_readme_of_the_model_lists_all_presets_with_their_parameters():
         assert re.search(rf"`{re.escape(name)}` {count / 1e6:,.1f}\b", section), name
 
 
-# ------------------------------------------------------------------------------------------------------- explanations
+# -------------------------------------------------------------------------------------------------------- explanations
 
 
 def test_the_default_is_said_to_be_the_papers():

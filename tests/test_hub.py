@@ -92,7 +92,7 @@ def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-# With the package and without it -------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------- with the package and without it
 
 
 def test_the_code_of_a_model_needs_nothing_but_transformers_and_torch():
@@ -268,7 +268,7 @@ assert torch.equal(answer(remote), answer(local))
     )
 
 
-# Weights -------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------- weights
 
 
 def test_pickled_weights_are_refused_unless_asked_for(saved, tmp_path):
@@ -299,7 +299,7 @@ def test_dtype_and_device_map(saved):
         assert spread.lm_head.weight is spread.model.decoder.embed_tokens.weight
 
 
-# To the Hub and back -------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------- to the Hub and back
 
 
 @uploads
@@ -488,7 +488,7 @@ main(["generate", "--model", "me/uncached", "--input", {str(saved / "README.md")
     assert len(hub.requests) == asked
 
 
-# When the Hub fails --------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------- when the Hub fails
 
 QUICK = "import time; time.sleep = lambda seconds: None  # the client waits up to 24 seconds\n"
 PUSH = f"""{QUICK}
@@ -718,7 +718,7 @@ def test_a_token_that_is_missing_or_broken_is_said_and_never_shown(saved, monkey
     assert "abcdefgh" not in str(error.value)
 
 
-# From a run ----------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------- from a run
 
 
 RUN = """

@@ -91,7 +91,7 @@ def command(capfd, monkeypatch):
     return run_command
 
 
-# Code of others ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------ code of others
 
 
 EVIL = """
@@ -276,7 +276,7 @@ def test_a_question_of_the_libraries_is_never_reached(strangers):
     assert not witness.exists()
 
 
-# Damaged folders -----------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------- damaged folders
 
 
 def index(**values):
@@ -459,7 +459,7 @@ def test_values_of_a_call_are_checked_as_well(translator):
             next(loaded.generate(["red"], **{name: value}))
 
 
-# Texts longer than the model was trained with ------------------------------------------------------------------------
+# ------------------------------------------------------------------------ texts longer than the model was trained with
 
 
 @pytest.fixture(scope="module")
@@ -537,7 +537,7 @@ def test_what_cannot_be_split_is_read_as_a_whole_with_a_warning(short, tmp_path)
     assert len(said) == 1 and "read as a whole" in said[0] and "shorten what it continues" in said[0]
 
 
-# Tokenizers ----------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------- tokenizers
 
 
 def test_a_tokenizer_without_a_padding_token_serves_one_text_and_many(tmp_path, command):

@@ -38,7 +38,7 @@ logger = logging.get_logger(__name__)
 OWN_GENERATION_SETTINGS = ("max_length_over_source", "length_penalty_form")
 
 
-# From transformers ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------- from transformers
 
 
 def from_transformers(
@@ -171,7 +171,7 @@ def check_table(name: str, table: torch.Tensor, config: vt.VanillaTransformerCon
         )
 
 
-# To transformers -----------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------- to transformers
 
 
 def to_transformers(

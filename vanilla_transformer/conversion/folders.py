@@ -61,6 +61,7 @@ def convert_folder(
     output = check_output_dir(output)
     if kind not in ("transformers", "fairseq", "opennmt"):
         raise ConversionError(f"--kind {kind} is unknown; it is transformers, fairseq or opennmt.")
+    # the converted model, and the one to compare it with where its package is at hand
     reference: PreTrainedModel | None = None
     if kind == "fairseq":
         converted: PreTrainedModel = from_fairseq(
@@ -77,6 +78,7 @@ def convert_folder(
         reference = load_transformers_model(source, None, log, trust_remote_code=trust_remote_code)
         converted = convert.from_transformers(reference, log=log)
     with translate_io_errors(output, "make room and convert again"), atomic_dir(output) as temporary:
+        # tokenizers, which tell whether vocabularies of as many tokens are two
         if kind == "transformers":
             separate = getattr(converted.config, "target_vocab_size", None) is not None
             split = False if to_transformers else separate or None
@@ -84,6 +86,7 @@ def convert_folder(
             if became_two and not separate:
                 converted = _of_separate_vocabularies(converted)
         converted.save_pretrained(temporary)
+        # vocabularies of other packages
         if kind == "opennmt":  # its vocabularies are in the checkpoint
             _save_vocabularies(*opennmt_vocabularies(read_checkpoint(model), model), OPENNMT_SPECIAL, temporary)
         elif source_dictionary is not None:
@@ -91,6 +94,7 @@ def convert_folder(
             _save_vocabularies(fairseq_dictionary(source_dictionary), target, FAIRSEQ_SPECIAL, temporary)
         elif kind == "fairseq":
             log("without --source-dictionary, the converted model has no tokenizer.")
+        # what was saved computes the same
         saved = type(converted).from_pretrained(temporary, dtype=converted.dtype)
         if reference is None:
             _check_saved(converted, saved)

@@ -21,7 +21,7 @@ from vanilla_transformer.utils.log import Log
 __all__ = ["FAIRSEQ_SPECIAL", "OPENNMT_SPECIAL", "copy_tokenizers", "fairseq_dictionary", "word_tokenizer"]
 
 
-# Tokenizers of transformers and of this package ----------------------------------------------------------------------
+# ---------------------------------------------------------------------- tokenizers of transformers and of this package
 
 
 def copy_tokenizers(
@@ -96,7 +96,7 @@ def _one_for_each_side(
         return source, side(tokenizer.target_lang, "target_vocab.json", "target.spm")
 
 
-# Vocabularies of fairseq and OpenNMT-py ------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------ vocabularies of fairseq and OpenNMT-py
 
 FAIRSEQ_SPECIAL = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 """In the order of their ids."""

@@ -18,7 +18,7 @@ WORD = re.compile(r"\s*\S+")
 
 
 def split_sentences(text: str) -> list[tuple[str, str]]:
-    """Sentences, each after the white space before it: `"".join` of all is the text but for white space at its end.
+    """Return sentences, each after the white space before it: `"".join` of all is the text but for white space at its end.
 
     By marks and line breaks alone, so an abbreviation before a capital ("Mr. Smith") counts as an end, too.
     """

@@ -140,6 +140,7 @@ class TextGenerator:
             ValueError: where more outputs are asked for than there are beams, or a text is longer than the model's
                 positions (`longest_source`).
         """
+        # what no output could follow
         if isinstance(texts, str):
             raise TypeError("texts must be an iterable of texts, not one text: give [text].")
         if read_ahead < 1:
@@ -150,6 +151,7 @@ class TextGenerator:
         beams = generate_options.get("num_beams") or self.model.generation_config.num_beams or 1
         if n_best > beams and not generate_options.get("do_sample"):
             raise ValueError(f"{n_best} outputs of each text need at least as many beams, not {beams}.")
+        # some texts at a time: their parts in batches, and the outputs of the parts in the order of the texts
         texts = iter(texts)
         read = 0
         while pool := list(islice(texts, read_ahead)):
@@ -180,6 +182,7 @@ class TextGenerator:
         Raises:
             ValueError: for a text that is longer than the model's positions and cannot be split.
         """
+        # what can be read, and what the model was trained with
         limit = input_limit(self.model.config, self.tokenizer)
         longest = longest_source(self.model.config)
         may_split = may_split and bool(self.model.config.is_encoder_decoder)
@@ -202,6 +205,7 @@ class TextGenerator:
                 )
             beyond += [number] if length > limit else []
             found.append(parts)
+        # one line each for all texts of a kind
         if split:
             log(
                 f"{_lines(split)} longer than the {limit} tokens that the model was trained with: split at sentences, and "

@@ -71,7 +71,7 @@ def attention_maps(
         generate_options: of `generate()`, such as `num_beams`, for `target=None`.
 
     Raises:
-        ValueError: for a model that is no encoder-decoder, or a text without a token.
+        ValueError: for a model that is not an encoder-decoder, or a text without a token.
     """
     if not model.config.is_encoder_decoder:
         raise ValueError(
@@ -126,7 +126,7 @@ def attention_maps(
 
 
 def _start_token(model: PreTrainedModel) -> int:
-    """What the decoder reads first: `generate()` looks in the same places in the same order."""
+    """Return what the decoder reads first: `generate()` looks in the same places in the same order."""
     for config in (model.generation_config, model.config):
         for name in ("decoder_start_token_id", "bos_token_id"):
             if (token := getattr(config, name, None)) is not None:
@@ -296,7 +296,7 @@ def _label(axes: "Axes", keys: Sequence[str], queries: Sequence[str], size: floa
 
 
 def _readable(token: str, drawable: frozenset[str]) -> str:
-    """Spaces, which tell where words begin, as a mark; what no font can draw as its code point."""
+    """Show spaces, which tell where words begin, as a mark; what no font can draw as its code point."""
     return "".join(
         "␣" if character == " " else character if character in drawable else f"U+{ord(character):04X}"
         for character in token

@@ -76,7 +76,7 @@ def check_config(values: Mapping[str, Any], source: Source, *, trust_remote_code
             raise LoadingError(f"{config} has {name}={count}, more than {MOST_LAYERS}; copy it again.")
 
 
-# Settings of generation ----------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------- settings of generation
 
 LEAST = {"num_beams": 1, "num_return_sequences": 1, "max_length": 0, "max_new_tokens": 1, "min_length": 0}
 LEAST |= {"min_new_tokens": 0, "top_k": 0, "no_repeat_ngram_size": 0, "num_beam_groups": 1}

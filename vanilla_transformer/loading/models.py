@@ -28,7 +28,7 @@ __all__ = ["INDEX", "check_device", "check_fit", "format_shape", "load_model", "
 __all__ += ["open_weights", "shard_names", "weight_files"]
 
 
-# Models --------------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------------------- models
 
 
 def load_model(
@@ -62,6 +62,7 @@ def load_model(
     loaded = load_config(source, trust_remote_code=trust_remote_code) if config is None else config
     if model_class is None:
         model_class = AutoModelForSeq2SeqLM if loaded.is_encoder_decoder else AutoModelForCausalLM
+    # what would be said in other words, or not at all, by what comes next
     check_generation_config(source)
     weight_files(source)  # refuses a damaged index
     if source.folder is None and source.file("adapter_config.json") is not None:
@@ -131,7 +132,7 @@ def _layer_counts(place: str, model: PreTrainedModel, extra: list[str], missing:
     return count((names - set(missing)) | set(extra)), count(names)
 
 
-# Files of weights ----------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------- files of weights
 
 
 def weight_files(source: Source | str | os.PathLike) -> list[Path]:
@@ -194,7 +195,7 @@ def format_shape(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape)) or "a number"
 
 
-# Devices -------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------------- devices
 
 
 def check_device(device: str | None) -> None:

@@ -31,7 +31,7 @@ ADAPTER_REMEDY = (
 MODEL_REMEDY = "give the folder of a finished run or saved model"
 
 
-# Errors --------------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------------------- errors
 
 
 class LoadingError(ValueError):
@@ -128,7 +128,7 @@ def missing_files(source: "Source", error: OSError) -> OSError:
     return FileNotFoundError(f"there is no folder {source} here{near}, and as a Hub id it gives: {first_line(error)}.")
 
 
-# Folder or Hub id ----------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------- folder or Hub id
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ class QuestionAnsweringPipeline(TextPipeline):
     ) -> Iterator[dict[str, Any]]:
         """Yield the windows: the model's inputs (1, T), which tokens are context and which stands for no answer (1, T)."""
         question, context = _checked(example)
+        # how many tokens of context a window has room for, and how many it shares with the one before
         length = len(
             self.tokenizer(question, add_special_tokens=False, verbose=False, split_special_tokens=True)["input_ids"]
         )
@@ -87,6 +88,7 @@ class QuestionAnsweringPipeline(TextPipeline):
                 f"windows of {window} tokens have room for {max(room, 0)} tokens of context beside the question, so "
                 f"that they cannot have {max(overlap, 0)} in common; change max_seq_len or doc_stride."
             )
+        # tokens of all windows, with the characters that each stands for
         encoded = self.tokenizer(
             question,
             context,
@@ -99,6 +101,7 @@ class QuestionAnsweringPipeline(TextPipeline):
             verbose=False,
             split_special_tokens=True,
         )
+        # one window after another
         names = [name for name in self.tokenizer.model_input_names if name in encoded]
         windows = len(encoded["input_ids"])
         for number in range(windows):
@@ -134,7 +137,7 @@ class QuestionAnsweringPipeline(TextPipeline):
         max_answer_len: int = 15,
         handle_impossible_answer: bool = False,
     ) -> dict[str, Any] | list[dict[str, Any]]:
-        """The best answers over all windows."""
+        """Return the best answers over all windows."""
         context = model_outputs[0]["context"]
         # over what can be said: the tokens of context and the one for no answer, of every window
         totals = {
@@ -143,6 +146,7 @@ class QuestionAnsweringPipeline(TextPipeline):
             ).logsumexp(0)
             for side in ("start", "end")
         }
+        # of each window the most probable spans
         answers: dict[tuple[int, int], float] = {}
         no_answer = float("inf")
         for window in model_outputs:
@@ -163,6 +167,7 @@ class QuestionAnsweringPipeline(TextPipeline):
             if handle_impossible_answer:
                 nothing = window["is_no_answer"].bool()
                 no_answer = min(no_answer, (logs["start"][nothing] + logs["end"][nothing]).exp().item())
+        # of all windows the best
         records = [
             {"score": score, "start": start, "end": end, "answer": context[start:end]}
             for (start, end), score in answers.items()
@@ -183,7 +188,7 @@ def _checked(example: Any) -> tuple[str, str]:
 
 
 def _examples(question: Any, context: Any) -> dict[str, str] | list[dict[str, str]]:
-    """One example, or where one of the two is a list, as many; the other one may be the same for all."""
+    """Return one example, or where one of the two is a list, as many; the other one may be the same for all."""
     lists = [each for each in (question, context) if isinstance(each, list | tuple)]
     if not lists:
         return {"question": question, "context": context}
@@ -198,7 +203,7 @@ def _examples(question: Any, context: Any) -> dict[str, str] | list[dict[str, st
 def _of_words(
     offsets: list[tuple[int, int]], words: list[int | None], parts: list[int | None]
 ) -> list[tuple[int, int]]:
-    """The characters of each token's word instead of its own, as far as the window holds it."""
+    """Return the characters of each token's word instead of its own, as far as the window holds it."""
     bounds: dict[Any, tuple[int, int]] = {}
     keys = [
         (part, token if word is None else ("word", word))

@@ -116,6 +116,7 @@ class TextToTextPipeline(TextPipeline):
             # a special token spelled out in a text is text
             return self.tokenizer(prefix + part, verbose=False, split_special_tokens=True)["input_ids"]
 
+        # the parts: one, or as few as whole sentences give
         limit = input_limit(self.model.config, self.tokenizer)
         if max_source_tokens is not None:
             limit = min(max_source_tokens, longest_source(self.model.config))
@@ -133,6 +134,7 @@ class TextToTextPipeline(TextPipeline):
                     f"{too_long}, and so has its sentence {str(sentence)[:40]!r} alone, so that it cannot be split at "
                     "sentences; shorten it, or have its end cut off (long_inputs='truncate')."
                 ) from None
+        # their tokens
         for number, (gap, part) in enumerate(parts):
             options = {"truncation": True, "max_length": int(limit)} if length > limit and len(parts) == 1 else {}
             rows = self.tokenizer(
@@ -213,7 +215,7 @@ class TextToTextPipeline(TextPipeline):
         return records
 
     def _languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
-        """Source and target as the tokenizer is to be told, None for one that has no languages."""
+        """Return source and target as the tokenizer is to be told, None for one that has no languages."""
         of_task = re.fullmatch("translation_(.+)_to_(.+)", self.task)
         source, target = (
             given or (of_task[group] if of_task else None) for group, given in enumerate((src_lang, tgt_lang), start=1)
@@ -230,7 +232,7 @@ class TextToTextPipeline(TextPipeline):
         return of_tasks.get(f"translation_{src_lang}_to_{tgt_lang}") or of_tasks.get(self.task) or {}
 
     def _generate_options(self, src_lang: str | None, tgt_lang: str | None, given: dict[str, Any]) -> dict[str, Any]:
-        """What was given, above what the configuration has for this task, above a default for the length."""
+        """Return what was given, above what the configuration has for this task, above a default for the length."""
         options = dict(given)
         _, target = self._languages(src_lang, tgt_lang)
         if target is not None:
