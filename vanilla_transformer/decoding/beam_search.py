@@ -10,7 +10,7 @@ from transformers.generation.utils import GenerateBeamDecoderOnlyOutput, Generat
 
 from vanilla_transformer.decoding.engine import Engine
 from vanilla_transformer.decoding.sampling import worth_dropping
-from vanilla_transformer.decoding.scores import Processors, top_scores
+from vanilla_transformer.decoding.scores import Processors, Stops, top_scores
 from vanilla_transformer.generation_vanilla_transformer import SourceLengthCriteria
 
 NOTHING = -1e9
@@ -63,7 +63,7 @@ class BeamSearch:
         self.prompt = input_ids.shape[1]
         self.ids = input_ids  # (G * W, length)
         self.prompts = input_ids[:: self.beams]
-        self.all_criteria, self.criteria = stopping_criteria, stopping_criteria
+        self.criteria, self.stops = stopping_criteria, Stops(stopping_criteria)
         self.processors = Processors(logits_processor, model.config.output_vocab_size)
         config, sentences = generation_config, len(input_ids) // self.beams
         self.wants_dict = config.return_dict_in_generate
@@ -91,7 +91,7 @@ class BeamSearch:
         while True:
             scores, parents, tokens = self._candidates(logits)
             ids, history = self._extended(parents, tokens)
-            hits = self.criteria(ids, self.all_scores).view(-1, self.candidates)
+            hits = self.stops(ids, self.all_scores).view(-1, self.candidates)
             self._collect(scores, hits, ids, history)
             running = scores + hits.float() * NOTHING
             chosen = running.topk(self.beams, dim=-1).indices  # (G, W)
@@ -116,23 +116,18 @@ class BeamSearch:
         if self.raw_logits is not None:
             self.raw_logits += (logits.clone(),)
         size, sentences = logits.shape[1], len(self.alive)
-        if self.processors.reads_ids or self.all_scores is not None or self.config.do_sample:
-            logits = self.processors(self.ids, logits.log_softmax(-1))
-            total = torch.zeros(len(logits), 1)
-        else:
-            total = logits.logsumexp(-1, keepdim=True)
-            logits = self.processors(self.ids, logits)
+        logits = self.processors(self.ids, logits.log_softmax(-1))
         if self.all_scores is not None:
             self.all_scores += (logits.clone(),)
         count, running = self.candidates, self.running.view(-1, 1)
         if not self.config.do_sample and count <= size:
             values, tokens = top_scores(logits, count)  # (G * W, C), among which the best of a sentence are
-            scores, index = (values - total + running).view(sentences, -1).topk(count, dim=-1)
+            scores, index = (values + running).view(sentences, -1).topk(count, dim=-1)
             # scores of beams that there are not, or of forbidden tokens, are equal, and the order of equals is torch's
             if bool((scores[:, -1] > NOTHING / 2).all()):
                 tokens = tokens.view(sentences, -1).gather(1, index)
                 return scores, index // count, tokens
-        flat = (logits - total + running).view(sentences, -1)
+        flat = (logits + running).view(sentences, -1)
         if self.config.do_sample:
             index = torch.multinomial(flat.softmax(-1), num_samples=count)
             scores, order = flat.gather(1, index).sort(dim=-1, descending=True)
@@ -185,7 +180,7 @@ class BeamSearch:
         self.alive, self.running = self.alive[kept], self.running[kept]
         self.ids = self.ids.index_select(0, rows)
         self.history = None if self.history is None else self.history.index_select(0, rows)
-        self.criteria = _criteria_of(self.all_criteria, self.alive)
+        self.stops = Stops(_criteria_of(self.criteria, self.alive))
         self.engine.keep_groups(kept)
 
     def _output(self) -> Any:

@@ -70,12 +70,12 @@ def reason_against_module(name: str, module: nn.Module, activations: set[type]) 
     return None
 
 
-def reason_against_tensor(name: str, tensor: torch.Tensor) -> str | None:
+def reason_against_tensor(module: str, key: str, tensor: torch.Tensor) -> str | None:
     """Return why a weight cannot be read as it is; `None` where it can."""
     if type(tensor) not in (nn.Parameter, torch.Tensor) or tensor.is_inference() or not tensor.is_contiguous():
-        return f"{name} is not a plain tensor"
-    if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
-        return f"{name} is {str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
+        return f"{module}.{key} is not a plain tensor"
+    if tensor.dtype != torch.float32 or not tensor.is_cpu:
+        return f"{module}.{key} is {str(tensor.dtype).removeprefix('torch.')} on {tensor.device}"
     return None
 
 
@@ -101,13 +101,16 @@ def examine_model(model: Any) -> tuple[str | None, list[torch.Tensor]]:
     stacks = [getattr(model.model, side) for side in ("encoder", "decoder") if hasattr(model.model, side)]
     activations = {type(layer.feed_forward.activation) for stack in stacks for layer in stack.layers}
     waiting: list[tuple[str, nn.Module]] = [("", model)]
+    seen: set[int] = set()  # as tied matrices are
     while waiting:
         name, module = waiting.pop()
         reason = reason_against_module(name, module, activations)
         for key, tensor in (*module._parameters.items(), *module._buffers.items()):
             if tensor is not None:
-                reason = reason or reason_against_tensor(f"{name}.{key}", tensor)
                 tensors.append(tensor)
+                if id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    reason = reason or reason_against_tensor(name, key, tensor)
         if reason is not None:
             return reason, tensors
         prefix = f"{name}." if name else ""

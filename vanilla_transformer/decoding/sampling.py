@@ -9,7 +9,7 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
 from vanilla_transformer.decoding.engine import Engine
-from vanilla_transformer.decoding.scores import Processors, best_tokens
+from vanilla_transformer.decoding.scores import Processors, Stops, best_tokens
 
 
 def worth_dropping(active: int, rows: int) -> bool:
@@ -48,18 +48,17 @@ def sample(
     scores: tuple[torch.Tensor, ...] | None = () if wants_dict and config.output_scores else None
     raw_logits: tuple[torch.Tensor, ...] | None = () if wants_dict and config.output_logits else None
     processors = Processors(logits_processor, model.config.output_vocab_size)
+    stops = Stops(stopping_criteria)
     needs_scores = config.do_sample or processors.reads_ids or scores is not None or raw_logits is not None
-    may_drop = processors.row_by_row and not wants_dict
-    fills_up = any(hasattr(criteria, "eos_token_id") for criteria in stopping_criteria)
-    unfinished = torch.ones(rows, dtype=torch.long)
-    active = torch.arange(rows)
+    may_drop = processors.row_by_row and stops.fills_up and not wants_dict
+    unfinished, left = torch.ones(rows, dtype=torch.bool), rows
+    active: torch.Tensor | None = None  # the rows that are still computed, where some are not
     probabilities = torch.empty(0)
     while True:
         # choose a token for every row that is still computed
-        ids = input_ids[active] if len(active) < rows else input_ids
-        tokens = torch.zeros(rows, dtype=torch.long)
+        ids = input_ids if active is None else input_ids[active]
         if not needs_scores:
-            tokens[active] = engine.best_tokens(states, partial(processors, ids))
+            tokens = engine.best_tokens(states, partial(processors, ids))
         else:
             logits = engine.logits(states)
             if raw_logits is not None:
@@ -67,28 +66,32 @@ def sample(
             chosen = processors(ids, logits)
             if scores is not None:
                 scores += (chosen,)
-            if config.do_sample:
-                current = chosen.softmax(-1)
-                # rows that were dropped draw too, for nothing, so that the others draw what they would beside them
-                probabilities = current if len(active) == rows else probabilities.index_copy(0, active, current)
-                tokens = torch.multinomial(probabilities, num_samples=1).squeeze(1)
-            else:
-                tokens[active] = best_tokens(chosen)
-        if fills_up:
-            tokens = tokens * unfinished + config._pad_token_tensor * (1 - unfinished)
+            tokens = torch.empty(0) if config.do_sample else best_tokens(chosen)
+        if config.do_sample:
+            current = chosen.softmax(-1)
+            # rows that were dropped draw too, for nothing, so that the others draw what they would beside them
+            probabilities = current if active is None else probabilities.index_copy(0, active, current)
+            tokens = torch.multinomial(probabilities, num_samples=1).squeeze(1)
+        elif active is not None:
+            tokens = torch.zeros(rows, dtype=torch.long).index_copy_(0, active, tokens)
+        if stops.fills_up and left < rows:
+            tokens = torch.where(unfinished, tokens, config._pad_token_tensor)
         # see which rows have ended
         input_ids = torch.cat([input_ids, tokens[:, None]], dim=-1)
-        unfinished = unfinished & ~stopping_criteria(input_ids, scores)
+        ended = stops(input_ids, scores)
         if streamer is not None:
             streamer.put(tokens.cpu())
-        left = int(unfinished.sum())
+        if bool(ended.any()):
+            unfinished = unfinished & ~ended
+            left = int(unfinished.sum())
         if left == 0:
             break
-        if may_drop and worth_dropping(left, len(active)):
-            kept = unfinished[active].nonzero().squeeze(1)
-            active = active[kept]
+        computed = rows if active is None else len(active)
+        if may_drop and worth_dropping(left, computed):
+            kept = (unfinished if active is None else unfinished[active]).nonzero().squeeze(1)
+            active = kept if active is None else active[kept]
             engine.keep_groups(kept)
-        states = engine.step(tokens[active] if len(active) < rows else tokens)
+        states = engine.step(tokens if active is None else tokens[active])
     if streamer is not None:
         streamer.end()
     if not wants_dict:

@@ -237,7 +237,8 @@ class PreparedWeights:
         self._tensors = [tensor.detach() for tensor in tensors]
         self._identities = [_identity(tensor) for tensor in tensors]
         # an edit through `.data` leaves the version alone, so one value of every row of every matrix is compared too
-        self._samples = [t.view(-1)[:: t.shape[-1] + 1] for t in self._tensors if t.is_contiguous() and t.dim() > 0]
+        once = {id(tensor): detached for tensor, detached in zip(tensors, self._tensors, strict=True)}.values()
+        self._samples = [t.view(-1)[:: t.shape[-1] + 1] for t in once if t.dim() > 0]
         self._values = torch.cat(self._samples)
 
     def are_current(self, tensors: list[torch.Tensor]) -> bool:
