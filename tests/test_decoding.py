@@ -273,7 +273,7 @@ def test_beams_share_keys_and_values_and_none_is_moved(monkeypatch):
 
 
 def test_the_best_of_many_scores_are_those_of_torch():
-    for size in (10, 2049, 5000, 36992):
+    for size in (10, 2049, 10007, 12000, 37000):
         scores = torch.randn(3, size, generator=torch.Generator().manual_seed(size))
         scores[0, -1], scores[1, 0] = 9.0, 9.0
         scores[2].clamp_(max=2.0)  # many equal ones
@@ -385,7 +385,8 @@ def test_rounded_products_are_as_near_as_their_dtype(rows, monkeypatch):
         product = Product([weight], [bias], dtype)
         error = (product.for_rows(rows)(x) - expected).square().mean().sqrt()
         assert 0 < error < steps[dtype] * 64**0.5, dtype
-        assert product.copied_bytes == weight.nbytes // {"bfloat16": 2, "int8": 4}[dtype]
+        scales = 8 * 64 if (dtype, rows) == ("int8", 1) else 0
+        assert product.copied_bytes == weight.nbytes // {"bfloat16": 2, "int8": 4}[dtype] + scales
 
 
 @pytest.mark.parametrize("architecture", WRITERS)

@@ -20,6 +20,10 @@ NOT_ROUNDED = 2**16
 """Elements up to which a weight stays in float32, since a cache holds it."""
 
 
+MOST_BAGGED = 4096
+"""Outputs up to which an embedding bag multiplies a single row fastest in int8."""
+
+
 def _onednn_ops() -> tuple | None:
     """Return the operators that pack a weight and multiply by it, or `None` where this build of torch lacks them."""
     if not torch.backends.mkldnn.is_available():
@@ -89,6 +93,24 @@ def quantized_product(quantized: torch.Tensor, bias: torch.Tensor | None, engine
     return lambda x: torch.ops.quantized.linear_dynamic(x, packed, True)
 
 
+def bag_product(weight: torch.Tensor, bias: torch.Tensor | None) -> RowsProduct:
+    """Return the product of a single row with a weight (outputs, inputs) in int8, scaled by inputs.
+
+    It is the sum of an embedding bag, whose embeddings are the weight's columns and whose weights are the states, which
+    are not rounded.
+    """
+    outputs, inputs = weight.shape
+    packed = torch.ops.quantized.embedding_bag_byte_prepack(weight.t().contiguous())
+    index, start = torch.arange(inputs, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    multiply = torch.ops.quantized.embedding_bag_byte_rowwise_offsets
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        output = multiply(packed, index, start, False, 0, False, x.view(inputs))
+        return output if bias is None else output.add_(bias)
+
+    return product
+
+
 class Product:
     """`x W^T + b` in float32 of several weights at once, each form built when it is first needed; or nearly that.
 
@@ -108,12 +130,12 @@ class Product:
         self.copied_bytes = 0
 
     def for_rows(self, rows: int) -> RowsProduct:
-        """Return the function (rows, inputs) -> (rows, outputs); it is right for any number of rows."""
+        """Return the function (rows, inputs) -> (rows, outputs); those for several rows are right for any number of them."""
         # rounding states costs more than a small weight saves
         is_whole = self.dtype == "float32" or self.shape[0] * self.shape[1] <= NOT_ROUNDED
         form = choose_form(rows, *self.shape) if is_whole else self.dtype
         if form == "int8":
-            form = choose_int8_engine(rows)
+            form = "bag" if rows == 1 and self.shape[0] <= MOST_BAGGED else choose_int8_engine(rows)
         if form not in self._forms:
             self._forms[form] = self._build(form)
         return self._forms[form]
@@ -127,6 +149,9 @@ class Product:
             added = matrix.new_zeros(self.shape[0]) if bias is None else bias
             return lambda x: torch.addmm(added, x, matrix)
         weight = self.weights[0] if len(self.weights) == 1 else torch.cat(self.weights)
+        if form == "bag":
+            self.copied_bytes += weight.numel() + 8 * self.shape[1]
+            return bag_product(weight, bias)
         if form in ("fbgemm", "onednn"):
             self.copied_bytes += weight.numel()
             return quantized_product(quantize_rows(weight), bias, form)

@@ -1,6 +1,7 @@
 """The best of many scores, and what of transformers' logits processors and stopping criteria is done without calls."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -8,12 +9,8 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import logits_process as known
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-CHUNK = 64
-FEW = 2048
+FEW = 8192
 """Scores of a row up to which torch's own selection is as fast."""
-
-MANY = 6
-"""Rows below which it is, too."""
 
 ROW_BY_ROW = {
     known.EpsilonLogitsWarper,
@@ -36,35 +33,37 @@ ROW_BY_ROW = {
 """Processors that treat every row by itself, so that finished rows can be left out."""
 
 
+@lru_cache
+def chunk_size(size: int) -> int:
+    """Return into chunks of how many scores a vocabulary is divided, 0 where it is small or divides badly."""
+    # multiples of a vector's length first
+    sizes = (64, 80, 48, 96, *range(95, 31, -1))
+    return 0 if size <= FEW else next((count for count in sizes if size % count == 0), 0)
+
+
 def top_scores(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the best `count` values and indices (rows, count) of scores (rows, V), best first, as `torch.topk` does.
 
-    The best of all are among the chunks with the best maxima: for many rows several times faster than sorting them.
+    The best of all are among the chunks with the best maxima: several times faster than sorting a vocabulary.
     """
-    rows, size = scores.shape
-    whole = size // CHUNK * CHUNK
-    if rows < MANY or size <= FEW or count * CHUNK * 2 > size:
+    chunk = chunk_size(scores.shape[1])
+    if not chunk or count * chunk * 2 > scores.shape[1]:
         return scores.topk(count, dim=-1)
-    chunks = scores[:, :whole].unflatten(1, (-1, CHUNK)).amax(-1).topk(count, dim=-1).indices  # (rows, count)
-    index = (chunks.unsqueeze(-1) * CHUNK + torch.arange(CHUNK)).flatten(1)
-    if whole < size:
-        index = torch.cat([index, torch.arange(whole, size).expand(rows, -1)], dim=1)
-    values, places = scores.gather(1, index).topk(count, dim=-1)
-    return values, index.gather(1, places)
+    parts = scores.unflatten(1, (-1, chunk))
+    chunks = parts.amax(-1).topk(count, dim=-1).indices  # (rows, count)
+    candidates = parts.gather(1, chunks.unsqueeze(-1).expand(-1, -1, chunk)).flatten(1)
+    values, places = candidates.topk(count, dim=-1)
+    return values, chunks.gather(1, places // chunk) * chunk + places % chunk
 
 
 def best_tokens(scores: torch.Tensor) -> torch.Tensor:
     """Return the index (rows,) of the best of scores (rows, V), the first among equals, as `torch.argmax` does."""
-    rows, size = scores.shape
-    whole = size // CHUNK * CHUNK
-    if rows < MANY or size <= FEW:
+    chunk = chunk_size(scores.shape[1])
+    if not chunk:
         return scores.argmax(-1)
-    maxima = scores[:, :whole].unflatten(1, (-1, CHUNK)).amax(-1)
-    start = maxima.argmax(-1, keepdim=True) * CHUNK
-    index = start + torch.arange(CHUNK)
-    if whole < size:
-        index = torch.cat([index, torch.arange(whole, size).expand(rows, -1)], dim=1)
-    return index.gather(1, scores.gather(1, index).argmax(-1, keepdim=True)).squeeze(1)
+    parts = scores.unflatten(1, (-1, chunk))
+    chunks = parts.amax(-1).argmax(-1)
+    return parts[torch.arange(len(scores)), chunks].argmax(-1).add_(chunks, alpha=chunk)
 
 
 def _suppressing(processor: Any) -> tuple[Callable[[int], bool], torch.Tensor] | None:
