@@ -169,6 +169,58 @@ LANGUAGE_MODELS = {
         32,
     ),
     "qwen2": Case("Qwen2ForCausalLM", {**LLAMA, "tie_word_embeddings": True}, 24),
+    "llama-3.1": Case(
+        "LlamaForCausalLM",
+        {
+            **LLAMA,
+            "head_dim": 8,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8,
+            },
+        },
+        32,
+    ),
+    "llama-yarn": Case(
+        "LlamaForCausalLM",
+        {
+            **LLAMA,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+        },
+        32,
+    ),
+    "llama-dynamic": Case(
+        "LlamaForCausalLM",
+        {
+            **LLAMA,
+            "max_position_embeddings": 12,  # shorter than what is written
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
+        },
+        32,
+    ),
+    "llama-linear": Case(
+        "LlamaForCausalLM",
+        {**LLAMA, "rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+        32,
+    ),
+    "qwen3": Case("Qwen3ForCausalLM", {**LLAMA, "head_dim": 10, "tie_word_embeddings": True}, 28),
+    "mistral": Case("MistralForCausalLM", {**LLAMA, "sliding_window": 4}, 32),
+    "ernie-4.5": Case("Ernie4_5ForCausalLM", {**LLAMA, "head_dim": 10, "pad_token_id": 0}, 18),
+    "ernie-4.5-biases": Case("Ernie4_5ForCausalLM", {**LLAMA, "use_bias": True, "pad_token_id": 0}, 18),
+    "qwen2-window-of-some-layers": Case(
+        "Qwen2ForCausalLM",
+        {**LLAMA, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+        24,
+    ),
     "qwen2-window": Case(
         "Qwen2ForCausalLM",
         {**LLAMA, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0},
@@ -189,6 +241,9 @@ OTHER_MODELS = {
     "gpt2-base": Case("GPT2Model", GPT2, 12, ("n_layer",)),
     "llama-base": Case("LlamaModel", LLAMA, 32),
     "qwen2-base": Case("Qwen2Model", LLAMA, 24),
+    "qwen3-base": Case("Qwen3Model", LLAMA, 28),
+    "mistral-base": Case("MistralModel", {**LLAMA, "sliding_window": None}, 32),
+    "ernie-4.5-base": Case("Ernie4_5Model", LLAMA, 18),
     "bert-tokens": Case("BertForTokenClassification", {**BERT, "num_labels": 3}),
     "roberta-tokens": Case("RobertaForTokenClassification", {**BERT, "pad_token_id": 1, "num_labels": 3}),
     "albert-tokens": Case("AlbertForTokenClassification", {**BERT, "embedding_size": 20, "num_labels": 3}),

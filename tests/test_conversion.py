@@ -284,8 +284,20 @@ def test_settings_that_matter_only_in_training_are_told():
     [
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True"),
-        ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}, "neither stretched"),
-        ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}, "max_window_layers=1"),
+        (
+            "llama",
+            {
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "rope_theta": 1e4,
+                    "short_factor": [1.0] * 5,
+                    "long_factor": [2.0] * 5,
+                    "factor": 2.0,
+                    "original_max_position_embeddings": 32,
+                }
+            },
+            "rope_type='longrope' of rope_parameters cannot be converted",
+        ),
         ("albert", {"num_hidden_groups": 2}, "num_hidden_groups=2"),
         ("albert", {"inner_group_num": 2}, "inner_group_num=2"),
         ("albert", {"embedding_size": 32}, "embedding_size=32"),

@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.conversion.weight_mapping import LAYER, ConversionError, WeightMapping
+from vanilla_transformer.conversion.weight_mapping import LAYER, ConversionError, WeightMapping, Weights
 
 __all__ = ["TRAINING_FIELDS", "ArchitectureAdapter", "Fields", "Required", "alike", "differences", "shape_of"]
 
@@ -68,6 +69,8 @@ class ArchitectureAdapter:
         ties_by_weights: whether the output matrix is the embedding is not a setting: it is where they are equal.
         head_activation: of what transforms states before the output projection; `None` for that of the layers.
         counts_padding: positions are places in a row, so that padding on the left moves tokens.
+        interleaved: modules of the target whose heads have the two numbers of a rotary pair side by side in the source, where
+            here they are half a head apart.
     """
 
     name: str
@@ -87,6 +90,7 @@ class ArchitectureAdapter:
     ties_by_weights: bool = False
     head_activation: str | None = None
     counts_padding: bool = False
+    interleaved: tuple[str, ...] = ()
 
     def target_fields(self, config: PreTrainedConfig) -> Fields:
         """Return the fields of a configuration of this package for one of the source.
@@ -110,6 +114,17 @@ class ArchitectureAdapter:
         if config.start_token_id is None or not config.is_encoder_decoder:
             del settings["decoder_start_token_id"]
         return {**settings, **self.extra_settings(config)}
+
+    def reorder_pairs(self, weights: Weights, head_dim: int, *, back: bool = False) -> Weights:
+        """Return weights of the target with the rows of `interleaved` modules in our order, or `back` in the source's."""
+        order = torch.arange(head_dim).view(-1, 2).t().flatten()  # 0, 2, 4, ..., 1, 3, 5, ...
+        order = order.argsort() if back else order
+        return {
+            name: tensor.unflatten(0, (-1, head_dim))[:, order].flatten(0, 1)
+            if name.rpartition(".")[0].endswith(self.interleaved or ("\n",))
+            else tensor
+            for name, tensor in weights.items()
+        }
 
     def source_class(self, target_class: str) -> str | None:
         """Return the name of the source's class for one of this package, or None where it has none."""
@@ -145,11 +160,12 @@ SHAPE_FIELDS = (
     ),
     *("norm_type", "norm_position", "norm_eps", "position_encoding", "embedding_norm", "type_vocab_size"),
     *("scale_embedding", "attention_bias", "mlp_bias", "shared_layers", "sliding_window"),
+    *("value_dim", "qk_norm", "attention_kinds"),
 )
 POSITION_FIELDS = {
     "learned": ("position_offset", "max_position_embeddings"),
     "sinusoidal": ("position_offset", "sinusoidal_form"),
-    "rope": ("rope_theta",),
+    "rope": ("rope_theta", "rope_parameters", "partial_rotary_factor"),
     "relative": ("relative_attention_num_buckets", "relative_attention_max_distance"),
 }
 HEAD_FIELDS = ("tie_word_embeddings", "output_transform", "output_bias", "output_scale")

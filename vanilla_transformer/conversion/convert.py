@@ -84,6 +84,8 @@ def from_transformers(
     mapped, unknown = map_to_target(family.weights, weights)
     if unknown:
         raise ConversionError(f"{class_name}: there is no place for {list_names(unknown)}.")
+    if family.interleaved:
+        mapped = family.reorder_pairs(mapped, fields["head_dim"])
 
     # configuration: what its settings say, and which weights are one
     fields |= _ties(mapped)
@@ -246,6 +248,8 @@ def _build_transformers_model(
     known = [family.prefix + name if bare else name for name in empty.state_dict()]
     prefix = "model." if isinstance(model, vt.VanillaTransformerModel) else ""
     weights = {prefix + name: tensor for name, tensor in model.state_dict().items()}
+    if family.interleaved:
+        weights = family.reorder_pairs(weights, model.config.head_dim, back=True)
     mapped, unknown = map_to_source(family.weights, weights, known)
     mapped |= {name: mapped[original] for name, original in family.copies.items() if name in known}
     lacking = [name for name in known if name not in mapped and name not in family.computed]

@@ -40,23 +40,39 @@ SAME = {
 
 
 def rotary_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    """Return the field of the base of rotary positions.
+    """Return the fields of rotary positions.
 
     Raises:
-        ConversionError: for frequencies that are stretched, or turn a part of a head only.
+        ConversionError: for frequencies that are scaled in a way that is not known here.
     """
     given = {name: value for name, value in (config.rope_parameters or {}).items() if value is not None}
-    kind, theta = given.pop("rope_type", "default"), given.pop("rope_theta", 10000.0)
-    if given.pop("partial_rotary_factor", 1.0) != 1.0 or kind != "default":
-        raise ConversionError(
-            f"{config.model_type}: rope_parameters={config.rope_parameters} cannot be converted, as rotary positions here "
-            "are those of Su et al. 2021, neither stretched nor for a part of a head."
-        )
-    return {"rope_theta": theta}
+    kind, theta, part = (
+        given.pop(name, default)
+        for name, default in (("rope_type", "default"), ("rope_theta", 10000.0), ("partial_rotary_factor", 1.0))
+    )
+    given.pop("type", None)  # the name of rope_type in older files
+    if kind not in ("default", "linear", "dynamic", "yarn", "llama3"):
+        raise ConversionError(f"{config.model_type}: rope_type={kind!r} of rope_parameters cannot be converted.")
+    if kind in ("default", "linear", "dynamic"):
+        given.pop("original_max_position_embeddings", None)  # which none of them reads
+    scaling = None if kind == "default" else {"rope_type": kind, **given}
+    return {"rope_theta": theta, "rope_parameters": scaling, "partial_rotary_factor": part}
 
 
 def rotary_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta}}
+    part = {} if config.partial_rotary_factor == 1 else {"partial_rotary_factor": config.partial_rotary_factor}
+    scaling = config.rope_parameters or {"rope_type": "default"}
+    return {"rope_parameters": {**scaling, "rope_theta": config.rope_theta, **part}}
+
+
+def window_fields(config: PreTrainedConfig) -> dict[str, Any]:
+    """Return the fields of windows, of all layers or of some."""
+    kinds = getattr(config, "layer_types", None) or []
+    local = "sliding_attention" in kinds if kinds else config.sliding_window is not None
+    return {
+        "sliding_window": config.sliding_window if local else None,
+        "layer_types": list(kinds) if len(set(kinds)) > 1 else None,
+    }
 
 
 LLAMA = ArchitectureAdapter(

@@ -1,4 +1,4 @@
-"""Qwen2 (Yang et al. 2024): Llama with biases of queries, keys and values."""
+"""Qwen2 (Yang et al. 2024), Llama with biases of queries, keys and values; and Qwen3 (Yang et al. 2025), with norms of both."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,21 +6,21 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
-from vanilla_transformer.conversion.families.llama import FIXED, LLAMA, SAME, rotary_fields, rotary_settings
-from vanilla_transformer.conversion.weight_mapping import ConversionError
+from vanilla_transformer.conversion.architecture_adapter import alike
+from vanilla_transformer.conversion.families.llama import (
+    FIXED,
+    LLAMA,
+    SAME,
+    WEIGHTS,
+    rotary_fields,
+    rotary_settings,
+    window_fields,
+)
+from vanilla_transformer.conversion.weight_mapping import LAYER, map_modules
 
 
 def _extra_fields(config: PreTrainedConfig) -> dict[str, Any]:
-    kinds = set(config.layer_types)
-    if len(kinds) > 1:
-        raise ConversionError(
-            f"qwen2: max_window_layers={config.max_window_layers} cannot be converted, as it gives some of the layers a "
-            "sliding window, and here all have one or none has."
-        )
-    return {
-        **rotary_fields(config),
-        "sliding_window": config.sliding_window if kinds == {"sliding_attention"} else None,
-    }
+    return rotary_fields(config) | window_fields(config)
 
 
 def _extra_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
@@ -29,7 +29,8 @@ def _extra_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
         **rotary_settings(config),
         "use_sliding_window": local,
         "sliding_window": config.sliding_window,
-        "max_window_layers": 0 if local else config.num_hidden_layers,
+        "layer_types": config.attention_kinds,
+        "max_window_layers": config.attention_kinds.count("full_attention"),
     }
 
 
@@ -41,4 +42,20 @@ QWEN2 = replace(
     same=SAME,
     extra_fields=_extra_fields,
     extra_settings=_extra_settings,
+)
+
+QWEN3 = replace(
+    QWEN2,
+    name="qwen3",
+    heads={"Qwen3ForCausalLM": "VanillaTransformerForCausalLM", "Qwen3Model": "VanillaTransformerModel"},
+    weights=(
+        *WEIGHTS,
+        *map_modules(
+            f"model.layers.{LAYER}.self_attn",
+            f"model.decoder.layers.{LAYER}.self_attn",
+            {"q_norm": "q_norm", "k_norm": "k_norm"},
+        ),
+    ),
+    fixed={**FIXED, "mlp_bias": False, "qk_norm": "rmsnorm"},
+    same=SAME | alike("attention_bias"),
 )
