@@ -116,6 +116,16 @@ GPT2 = {
     "eos_token_id": 2,
 }
 
+GPT = {name: value for name, value in GPT2.items() if not name.endswith("token_id")}
+DISTILBERT = {
+    "initializer_range": SPREAD,
+    "vocab_size": 60,
+    "dim": 32,
+    "n_heads": 4,
+    "hidden_dim": 40,
+    "max_position_embeddings": 48,
+}
+
 LANGUAGE_MODELS = {
     "marian": Case("MarianMTModel", {**MARIAN, "scale_embedding": True, "activation_function": "swish"}, 6, STACKS),
     "marian-separate": Case(
@@ -154,6 +164,18 @@ LANGUAGE_MODELS = {
     "albert": Case("AlbertForMaskedLM", {**BERT, "embedding_size": 20, "hidden_act": "gelu_new"}),
     "electra": Case("ElectraForMaskedLM", {**BERT, "embedding_size": 20}),
     "electra-wide": Case("ElectraForMaskedLM", {**BERT, "embedding_size": 32}),
+    "xlm-roberta": Case("XLMRobertaForMaskedLM", {**BERT, "pad_token_id": 1, "type_vocab_size": 1}),
+    "camembert": Case("CamembertForMaskedLM", {**BERT, "pad_token_id": 1, "type_vocab_size": 1}),
+    "ernie": Case("ErnieForMaskedLM", BERT),
+    "distilbert": Case("DistilBertForMaskedLM", DISTILBERT, 6, ("n_layers",)),
+    "mbart": Case(
+        "MBartForConditionalGeneration", {**BART, "scale_embedding": True, "decoder_start_token_id": 5}, 12, STACKS
+    ),
+    "blenderbot": Case("BlenderbotForConditionalGeneration", BART, 2, STACKS),
+    "m2m100": Case(
+        "M2M100ForConditionalGeneration", {**BART, "scale_embedding": True, "forced_bos_token_id": 5}, 12, STACKS
+    ),
+    "openai-gpt": Case("OpenAIGPTLMHeadModel", GPT, 12, ("n_layer",)),
     "gpt2": Case("GPT2LMHeadModel", GPT2, 12, ("n_layer",)),
     "gpt2-unscaled": Case("GPT2LMHeadModel", {**GPT2, "scale_attn_weights": False, "n_inner": 40}, 12, ("n_layer",)),
     "llama": Case("LlamaForCausalLM", {**LLAMA, "head_dim": 10, "pad_token_id": 0}, 32),
@@ -241,6 +263,14 @@ OTHER_MODELS = {
     "gpt2-base": Case("GPT2Model", GPT2, 12, ("n_layer",)),
     "llama-base": Case("LlamaModel", LLAMA, 32),
     "qwen2-base": Case("Qwen2Model", LLAMA, 24),
+    "xlm-roberta-base": Case("XLMRobertaModel", {**BERT, "pad_token_id": 1}, options={"add_pooling_layer": False}),
+    "camembert-base": Case("CamembertModel", {**BERT, "pad_token_id": 1}, options={"add_pooling_layer": False}),
+    "ernie-base": Case("ErnieModel", BERT, options={"add_pooling_layer": False}),
+    "distilbert-base": Case("DistilBertModel", DISTILBERT, 6, ("n_layers",)),
+    "mbart-base": Case("MBartModel", {**BART, "decoder_start_token_id": 5}, 12, STACKS),
+    "blenderbot-base": Case("BlenderbotModel", BART, 2, STACKS),
+    "m2m100-base": Case("M2M100Model", BART, 12, STACKS),
+    "openai-gpt-base": Case("OpenAIGPTModel", GPT, 12, ("n_layer",)),
     "qwen3-base": Case("Qwen3Model", LLAMA, 28),
     "mistral-base": Case("MistralModel", {**LLAMA, "sliding_window": None}, 32),
     "ernie-4.5-base": Case("Ernie4_5Model", LLAMA, 18),

@@ -130,7 +130,9 @@ def build_vanilla_model(
 
 
 def _check_head_activation(family: ArchitectureAdapter, config: PreTrainedConfig, head: str) -> None:
-    if head == "VanillaTransformerForMaskedLM" and family.head_activation not in (None, config.hidden_act):
+    if head != "VanillaTransformerForMaskedLM" or family.head_activation is None:
+        return
+    if family.head_activation != config.hidden_act:
         raise ConversionError(
             f"{family.name}: hidden_act={config.hidden_act!r} cannot be converted, as its head keeps to "
             f"{family.head_activation!r}, and in ours the activation is that of the layers."

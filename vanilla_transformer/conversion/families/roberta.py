@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019): BERT's layers, fairseq's positions."""
+"""RoBERTa (Liu et al. 2019), BERT's layers and fairseq's positions; and XLM-RoBERTa and CamemBERT, which are the same model."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
+from vanilla_transformer.conversion.architecture_adapter import ArchitectureAdapter
 from vanilla_transformer.conversion.families import bert
 from vanilla_transformer.conversion.weight_mapping import ConversionError
 
@@ -51,3 +52,22 @@ ROBERTA = replace(
     head_activation="gelu",
     counts_padding=False,
 )
+
+
+def _renamed(name: str, prefix: str) -> ArchitectureAdapter:
+    """Return RoBERTa's adapter for a family that differs in name alone.
+
+    Args:
+        name: its `model_type`.
+        prefix: what the names of its classes begin with.
+    """
+    return replace(
+        ROBERTA,
+        name=name,
+        heads={source.replace("Roberta", prefix, 1): target for source, target in ROBERTA.heads.items()},
+        options={f"{prefix}Model": {"add_pooling_layer": False}},
+    )
+
+
+XLM_ROBERTA = _renamed("xlm-roberta", "XLMRoberta")
+CAMEMBERT = _renamed("camembert", "Camembert")
