@@ -116,7 +116,7 @@ GPT2 = {
     "eos_token_id": 2,
 }
 
-GPT = {name: value for name, value in GPT2.items() if not name.endswith("token_id")} | {"initializer_range": 0.4}
+GPT = {name: value for name, value in GPT2.items() if not name.endswith("token_id")}
 DISTILBERT = {
     "initializer_range": SPREAD,
     "vocab_size": 60,
