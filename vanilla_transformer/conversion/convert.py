@@ -251,7 +251,8 @@ def _build_transformers_model(
     prefix = "model." if isinstance(model, vt.VanillaTransformerModel) else ""
     weights = {prefix + name: tensor for name, tensor in model.state_dict().items()}
     if family.interleaved:
-        weights = family.reorder_pairs(weights, model.config.head_dim, back=True)
+        width: int = model.config.head_dim  # type: ignore[assignment]  # filled in by the configuration
+        weights = family.reorder_pairs(weights, width, back=True)
     mapped, unknown = map_to_source(family.weights, weights, known)
     mapped |= {name: mapped[original] for name, original in family.copies.items() if name in known}
     lacking = [name for name in known if name not in mapped and name not in family.computed]
