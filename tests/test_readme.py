@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 import yaml
 from transformers.pipelines import PIPELINE_REGISTRY
 
@@ -205,6 +206,26 @@ def test_files_named_in_documents_exist():
     for name, text in DOCUMENTS.items() - {("CHANGELOG.md", DOCUMENTS["CHANGELOG.md"])}:  # which names those that went
         for path in re.findall(r"\b(?:scripts|tests|vanilla_transformer)/[\w/.-]+\.(?:py|yaml)\b", text):
             assert (ROOT / path).is_file(), (name, path)
+
+
+# of accelerate, fairseq, lm-eval and pip
+OPTIONS_OF_OTHERS = {
+    "--arch",
+    "--config_file",
+    "--cpu",
+    "--extra-index-url",
+    "--model_args",
+    "--multi_gpu",
+    "--num_processes",
+}
+
+
+def test_options_named_in_documents_exist():
+    commands = typer.main.get_command(cli.app).commands.values()
+    options = {option for command in commands for parameter in command.params for option in parameter.opts}
+    for name, text in DOCUMENTS.items():
+        inline = " ".join(re.findall(r"`[^`\n]+`", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)))
+        assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", inline)) <= options | OPTIONS_OF_OTHERS, name
 
 
 def test_the_readme_is_short():
