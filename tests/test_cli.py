@@ -15,6 +15,7 @@ from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
 from vanilla_transformer import VanillaTransformerConfig, cli
 from vanilla_transformer.decoding import FastDecoding
 from vanilla_transformer.generation.text_generator import TextGenerator
+from vanilla_transformer.recipes.known_fields import known_fields
 from vanilla_transformer.scoring import METRICS, score_texts
 from vanilla_transformer.tasks.seq2seq import Seq2Seq
 from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer
@@ -353,6 +354,8 @@ def test_recipes_that_come_along_are_listed_printed_and_explained(command):
     assert fields["output_dir"].startswith("required  #") and "model.hidden_size" in fields
     assert fields["seed"].startswith("1  #") and fields["averaging.best"].startswith("0  #")
     assert fields["batches.packing"].startswith("false  #") and fields["max_minutes"].startswith("null  #")
+    splits = {name.removeprefix("data.train.") for name in fields if name.startswith("data.train.")}
+    assert splits == known_fields("data.train") and "For seq2seq: " in fields["data.train.source"]
     assert not [name for name, rest in fields.items() if "  # " not in rest]
 
 

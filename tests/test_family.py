@@ -430,6 +430,11 @@ def test_the_readme_of_the_model_lists_all_presets_with_their_parameters():
         assert re.search(rf"`{re.escape(name)}` {count / 1e6:,.1f}\b", section), name
 
 
+def test_the_readme_of_the_model_names_every_choice():
+    section = DOCUMENT.read_text(encoding="utf-8").partition("## Choices")[2].partition("\n## ")[0]
+    assert {*EXPLANATIONS} <= set(re.findall(r"`(\w+)`", section))
+
+
 # -------------------------------------------------------------------------------------------------------- explanations
 
 

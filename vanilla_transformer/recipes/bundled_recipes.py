@@ -49,11 +49,26 @@ def describe_fields() -> list[tuple[str, str, str]]:
             ]
         else:
             rows.append((field.name, _default(field), meanings.get(field.name, "")))
+        if field.name == "data":
+            rows += _split_fields()
         if field.name == "model":
             inner = _meanings(VanillaTransformerConfig)
             own = (f for f in dataclasses.fields(VanillaTransformerConfig) if f.name in inner)
             rows += [(f"model.{f.name}", _default(f), inner[f.name]) for f in own]
     return rows
+
+
+def _split_fields() -> list[tuple[str, str, str]]:
+    """Return the fields of a split, which are the same for training, validation and test data."""
+    from vanilla_transformer.data.config import DataConfig, ParallelData, TextData
+
+    meanings, defaults = _meanings(DataConfig), dict[str, str]()
+    for task, config in (("seq2seq", ParallelData), ("all other tasks", TextData)):
+        defaults |= {field.name: _default(field) for field in dataclasses.fields(config)}
+        for name, meaning in _meanings(config).items():
+            before = f"{meanings[name]} " if name in meanings else ""
+            meanings[name] = f"{before}For {task}: {meaning}"
+    return [(f"data.train.{name}", default, meanings[name]) for name, default in defaults.items()]
 
 
 def _default(field: dataclasses.Field) -> str:
