@@ -605,7 +605,7 @@ def test_the_command_leaves_nothing_where_outputs_differ(tmp_path, capsys, monke
         (["{theirs}", "{new}", "--kind", "sockeye"], "is unknown"),
         (["{theirs}", "{new}", "--kind", "fairseq", "--revision", "x"], "have no meaning there"),
         (["{theirs}", "{new}", "--source-dictionary", "d"], "those of --kind fairseq"),
-        (["{theirs}", "{new}", "--to-transformers"], "is a model of the family 'gpt2' already"),
+        (["{theirs}", "{new}", "--to-transformers"], "is a model of the family 'gpt2', not one of this package"),
     ],
 )
 def test_mistakes_end_in_one_sentence(arguments, said, tmp_path, capsys):

@@ -5,7 +5,7 @@ import random
 import ctranslate2
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 import vanilla_transformer as vt
 from choices import CHOICES, fields_of, is_possible
@@ -177,3 +177,16 @@ def test_arguments_that_cannot_be_are_one_sentence(tmp_path, tokenizer):
     with pytest.raises(ExportError, match="^--to tensorrt is unknown; it is "):
         export_folder(tmp_path, tmp_path / "model", "tensorrt")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_models_of_other_kinds_are_refused_with_the_way_to_them(tmp_path, tokenizer, capsys):
+    GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=280)).save_pretrained(tmp_path / "gpt")
+    tiny_model(vocab_size=280).save_pretrained(tmp_path / "bare")
+    for name, said in (
+        ("gpt", "gpt is a model of the family 'gpt2', not one of this package; `vanilla-transformer convert"),
+        ("bare", "bare holds no tokenizer; save it there"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["export", str(tmp_path / name), str(tmp_path / "model"), "--to", "onnx"])
+        assert end.value.code == 2 and said in capsys.readouterr().err
+        assert not (tmp_path / "model").exists()

@@ -130,8 +130,8 @@ def load_vanilla_model(source: Source) -> VanillaTransformerPreTrainedModel:
             raise ConversionError(f"{error.what}; give a model of this package, which needs none.") from error
         if not isinstance(config, vt.VanillaTransformerConfig):
             raise ConversionError(
-                f"{source} is a model of the family {config.model_type!r} already; leave --to-transformers out to convert it "
-                "to ours."
+                f"{source} is a model of the family {config.model_type!r}, not one of this package; `vanilla-transformer convert "
+                f"{source} FOLDER` makes it one."
             )
         name = (config.architectures or [vt.VanillaTransformerModel.__name__])[0]
         model_class = getattr(vt, name, None)
