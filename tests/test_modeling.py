@@ -38,11 +38,8 @@ from tiny import (
 from vanilla_transformer.kernels.loss import _ChunkedCrossEntropy
 from vanilla_transformer.kernels_vanilla_transformer import Kernels
 from vanilla_transformer.losses_vanilla_transformer import shift_right, smoothed_cross_entropy
-from vanilla_transformer.modeling_vanilla_transformer import (
-    apply_rotary_pos_emb,
-    rotary_embeddings,
-    sinusoidal_encoding,
-)
+from vanilla_transformer.modeling_vanilla_transformer import sinusoidal_encoding
+from vanilla_transformer.positions_vanilla_transformer import apply_rotary_pos_emb, rotary_embeddings
 
 AUTO_CLASSES = {
     "encoder-decoder": AutoModelForSeq2SeqLM,

@@ -11,10 +11,10 @@ import importlib
 import json
 import math
 import os
-from collections.abc import Iterable
-from dataclasses import MISSING, Field, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import MISSING, fields
 from functools import wraps
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassFieldValidationError
@@ -22,36 +22,26 @@ from transformers import GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.utils import logging
 
+if TYPE_CHECKING:
+    # never run: transformers copies the files that this one seems to import, so the model goes where this file goes
+    from .modeling_vanilla_transformer import VanillaTransformerModel  # noqa: F401
+
 logger = logging.get_logger(__name__)
 ConfigClass = TypeVar("ConfigClass", bound=PreTrainedConfig)
 
 # Keyword arguments that transformers itself hands to every configuration, beside the declared fields.
-_TRANSFORMERS_KEYWORDS = {
-    "attn_implementation",
-    "auto_map",
-    "experts_implementation",
-    "model_type",
-    "name_or_path",
-    "num_labels",
-    "output_attentions",
-    "quantization_config",
-    "torch_dtype",
-}
-
-
-# Fields of the first version, which its files hold at any value. A field that came later is left out of files while it has
-# its default, so that every version reads the models of every other one that do not use what it does not know.
-_FIELDS_OF_FIRST_VERSION = frozenset(
-    """
-    activation_dropout architecture attention_bias attention_dropout attention_output_bias attention_scale bos_token_id
-    decoder_layers decoder_start_token_id dropout embedding_norm embedding_size eos_token_id final_norm gated_feed_forward
-    head_dim hidden_act hidden_size init_scheme initializer_range intermediate_size is_decoder label_smoothing
-    label_smoothing_form max_position_embeddings mlp_bias norm_bias norm_eps norm_position norm_type num_attention_heads
-    num_hidden_layers num_key_value_heads output_bias output_scale output_transform pad_token_id position_encoding
-    position_offset relative_attention_max_distance relative_attention_num_buckets rope_theta scale_embedding
-    share_encoder_decoder_embeddings shared_layers sinusoidal_form sliding_window target_vocab_size tie_word_embeddings
-    type_vocab_size use_cache vocab_size
-    """.split()  # noqa: SIM905
+_TRANSFORMERS_KEYWORDS = frozenset(
+    [
+        "attn_implementation",
+        "auto_map",
+        "experts_implementation",
+        "model_type",
+        "name_or_path",
+        "num_labels",
+        "output_attentions",
+        "quantization_config",
+        "torch_dtype",
+    ]
 )
 
 # Numbers that each scaling of rotary frequencies needs, and those that it may have.
@@ -79,6 +69,27 @@ AUTO_MAP = {
     "AutoModelForTokenClassification": f"{_MODELING}ForTokenClassification",
 }
 
+# What the value of a field must be, where it is not `None`.
+_BOUNDS = (
+    (
+        lambda value: value >= 1,
+        "be at least 1",
+        "vocab_size target_vocab_size hidden_size num_hidden_layers decoder_layers num_attention_heads "
+        "num_key_value_heads head_dim value_head_dim intermediate_size max_position_embeddings embedding_size sliding_window",
+    ),
+    (lambda value: 0 < value < math.inf, "be above 0, and finite", "attention_scale output_scale rope_theta"),
+    (
+        lambda value: 0 <= value < 1,
+        "be at least 0 and below 1",
+        "dropout attention_dropout activation_dropout label_smoothing",
+    ),
+    (
+        lambda value: 0 <= value < math.inf,
+        "not be negative, and be finite",
+        "norm_eps initializer_range position_offset type_vocab_size",
+    ),
+)
+
 
 class ConfigurationError(ValueError):
     """A configuration that no model of this version can have."""
@@ -86,6 +97,12 @@ class ConfigurationError(ValueError):
 
 def _refuse(config_class: type, message: str) -> ConfigurationError:
     return ConfigurationError(f"{config_class.__name__}: {message}")
+
+
+def _hint(name: str, choices: Iterable[str], otherwise: str) -> str:
+    """Return the choice that is nearest to a name, or, where none is near, another remedy."""
+    near = difflib.get_close_matches(name, choices, n=1)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 def _of_package(module: str) -> Any:
@@ -99,53 +116,30 @@ def _of_package(module: str) -> Any:
         ) from error
 
 
-def _hint(name: str, choices: Iterable[str], otherwise: str) -> str:
-    """The choice that is nearest to a name, or, where none is near, another remedy."""
-    near = difflib.get_close_matches(name, choices, n=1)
-    return f"did you mean {near[0]!r}?" if near else otherwise
-
-
 def _is_known(config_class: type[PreTrainedConfig], name: str) -> bool:
     """Whether a field, or one of the paper's names, or something that transformers keeps in configurations."""
-    return (
-        name in config_class.attribute_map
-        or name in _TRANSFORMERS_KEYWORDS
-        or name.startswith("_")
-        or name in {field.name for field in fields(config_class)}
-    )
-
-
-def _default(field: Field) -> Any:
-    """Return the default of a dataclass field, `MISSING` for none."""
-    return field.default if field.default_factory is MISSING else field.default_factory()
+    names = {*config_class.attribute_map, *_TRANSFORMERS_KEYWORDS, *(field.name for field in fields(config_class))}
+    return name in names or name.startswith("_")
 
 
 def _canonical_fields(config_class: type[PreTrainedConfig], given: dict[str, Any]) -> dict[str, Any]:
-    """Translate the paper's names to the canonical ones, and refuse contradictions and unknown names.
-
-    Raises:
-        ValueError: for a name that is no field (naming the nearest one), and for two names of one field that are
-            given different values.
-    """
+    """Translate the paper's names to the canonical ones, and refuse contradictions and unknown names."""
     aliases = config_class.attribute_map
     canonical: dict[str, Any] = {}
     for name, value in given.items():
         if not _is_known(config_class, name):
             if name in GenerationConfig().to_dict():
-                raise _refuse(
-                    config_class,
-                    f"{name!r} is a setting of generation, not of the model; set it on model.generation_config.",
-                )
+                fault = f"{name!r} is a setting of generation, not of the model; set it on model.generation_config."
+                raise _refuse(config_class, fault)
             known = sorted({field.name for field in fields(config_class)} | set(aliases))
-            hint = _hint(name, known, "no field has a name like it.")
-            raise _refuse(config_class, f"unknown field {name!r}; {hint}")
+            raise _refuse(
+                config_class, f"unknown field {name!r}; {_hint(name, known, 'no field has a name like it.')}"
+            )
         target = aliases.get(name, name)
         if target in canonical and canonical[target] != value:
             other = next(n for n in given if n != name and aliases.get(n, n) == target)
-            raise _refuse(
-                config_class,
-                f"{other}={given[other]!r} and {name}={value!r} are two names of one field; give one of them.",
-            )
+            both = f"{other}={given[other]!r} and {name}={value!r}"
+            raise _refuse(config_class, f"{both} are two names of one field; give one of them.")
         canonical[target] = value
     return canonical
 
@@ -277,7 +271,6 @@ class VanillaTransformerConfig(PreTrainedConfig):
     num_attention_heads: int = 8
     num_key_value_heads: int | None = None
     head_dim: int | None = None
-    value_head_dim: int | None = None
     intermediate_size: int = 2048
     hidden_act: str = "relu"
     gated_feed_forward: bool = False
@@ -290,8 +283,6 @@ class VanillaTransformerConfig(PreTrainedConfig):
     sinusoidal_form: Literal["interleaved", "concatenated", "fairseq"] = "interleaved"
     position_offset: int = 0
     rope_theta: float | int = 10000.0
-    rope_parameters: dict[str, Any] | None = None
-    partial_rotary_factor: float | int = 1.0
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
     max_position_embeddings: int = 1024
@@ -310,11 +301,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
     attention_bias: bool = True
     attention_output_bias: bool | None = None
     attention_scale: float | int | None = None
-    qk_norm: Literal["rmsnorm", "layernorm"] | None = None
     mlp_bias: bool = True
     shared_layers: bool = False
     sliding_window: int | None = None
-    layer_types: list[str] | None = None
     label_smoothing: float | int = 0.0
     label_smoothing_form: Literal["uniform", "others"] = "uniform"
     init_scheme: Literal["paper", "fairseq", "normal"] = "paper"
@@ -323,9 +312,16 @@ class VanillaTransformerConfig(PreTrainedConfig):
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = None
-    use_cache: bool = True
-    task_specific_params: dict[str, Any] | None = None
     is_decoder: bool = False
+    use_cache: bool = True
+    # Later than the first version. Files leave such a field out while it has its default, so that every version reads the
+    # models of every other one that do not use what it does not know.
+    value_head_dim: int | None = None
+    rope_parameters: dict[str, Any] | None = None
+    partial_rotary_factor: float | int = 1.0
+    qk_norm: Literal["rmsnorm", "layernorm"] | None = None
+    layer_types: list[str] | None = None
+    task_specific_params: dict[str, Any] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.is_encoder_decoder = self.architecture == "encoder-decoder"
@@ -422,200 +418,114 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return tensor, fully_sharded
 
     def validate_architecture(self) -> None:
-        """Cross-field checks; also run when the configuration is saved.
+        """Refuse fields that do not go together, in one sentence that names them and the remedy; also on saving."""
+        for fault in self._faults():
+            raise _refuse(type(self), fault)
 
-        Raises:
-            ValueError: in one sentence, naming the fields and the remedy.
-        """
-        for name in (
-            "vocab_size",
-            "target_vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "decoder_layers",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "head_dim",
-            "value_head_dim",
-            "intermediate_size",
-            "max_position_embeddings",
-            "embedding_size",
-            "sliding_window",
-        ):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise _refuse(type(self), f"{name}={value} must be at least 1.")
-        if self.head_dim is None:
-            raise _refuse(
-                type(self),
-                f"hidden_size={self.hidden_size} is not a multiple of "
-                f"num_attention_heads={self.num_attention_heads}; change one of them or set head_dim.",
-            )
-        for name in ("attention_scale", "output_scale", "rope_theta"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise _refuse(type(self), f"{name}={value} must be above 0, and finite.")
-        for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                raise _refuse(type(self), f"{name}={getattr(self, name)} must be at least 0 and below 1.")
-        for name in ("norm_eps", "initializer_range", "position_offset", "type_vocab_size"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise _refuse(type(self), f"{name}={getattr(self, name)} must not be negative, and be finite.")
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise _refuse(
-                type(self),
-                f"num_attention_heads={self.num_attention_heads} is not a multiple of "
-                f"num_key_value_heads={self.num_key_value_heads}.",
-            )
+    def _faults(self) -> Iterator[str]:
+        # single fields
+        for holds, must, names in _BOUNDS:
+            for name in names.split():
+                value = getattr(self, name)
+                if value is not None and not holds(value):
+                    yield f"{name}={value} must {must}."
         if self.hidden_act not in ACT2FN:
             hint = _hint(self.hidden_act, ACT2FN, f"it is one of {', '.join(ACT2FN)}.")
-            raise _refuse(type(self), f"hidden_act={self.hidden_act!r} is no activation of transformers; {hint}")
-        if not self.is_encoder_decoder:
-            if self.target_vocab_size is not None:
-                raise _refuse(
-                    type(self),
-                    f"target_vocab_size needs architecture='encoder-decoder'; a model that is {self.architecture} has "
-                    "one vocabulary, vocab_size.",
-                )
-            if self.decoder_layers not in (None, self.num_hidden_layers):
-                raise _refuse(
-                    type(self),
-                    f"decoder_layers={self.decoder_layers} differs from num_hidden_layers={self.num_hidden_layers}, "
-                    f"but a model that is {self.architecture} has one stack; set num_hidden_layers.",
-                )
-        self._validate_embeddings()
-        self._validate_positions()
-        self._validate_layer_types()
-        self._validate_token_ids()
-
-    def _validate_embeddings(self) -> None:
-        if self.type_vocab_size and self.is_encoder_decoder:
-            raise _refuse(
-                type(self),
-                f"type_vocab_size={self.type_vocab_size} needs architecture='encoder-only' or 'decoder-only'; the two "
-                "texts of an encoder-decoder have a stack each.",
-            )
-        if self.share_encoder_decoder_embeddings and not self.is_encoder_decoder:
-            raise _refuse(type(self), "share_encoder_decoder_embeddings needs architecture='encoder-decoder'.")
+            yield f"hidden_act={self.hidden_act!r} is not an activation of transformers; {hint}"
+        # heads
+        heads, key_value_heads = self.num_attention_heads, self.num_key_value_heads
+        if self.head_dim is None:
+            multiple = f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={heads}"
+            yield f"{multiple}; change one of them or set head_dim."
+        if heads % key_value_heads:
+            yield f"num_attention_heads={heads} is not a multiple of num_key_value_heads={key_value_heads}."
+        # stacks, and the vocabularies and embeddings of each
+        is_one_stack, needs_two = not self.is_encoder_decoder, "needs architecture='encoder-decoder'"
+        if is_one_stack and self.target_vocab_size is not None:
+            one = f"a model that is {self.architecture} has one vocabulary, vocab_size"
+            yield f"target_vocab_size {needs_two}; {one}."
+        if is_one_stack and self.decoder_layers not in (None, self.num_hidden_layers):
+            differs = f"decoder_layers={self.decoder_layers} differs from num_hidden_layers={self.num_hidden_layers}"
+            yield f"{differs}, but a model that is {self.architecture} has one stack; set num_hidden_layers."
+        if is_one_stack and self.share_encoder_decoder_embeddings:
+            yield f"share_encoder_decoder_embeddings {needs_two}."
         if self.share_encoder_decoder_embeddings and self.target_vocab_size is not None:
-            raise _refuse(
-                type(self),
-                "share_encoder_decoder_embeddings needs one vocabulary, and target_vocab_size="
-                f"{self.target_vocab_size} asks for two; leave one of them out.",
-            )
+            two = f"target_vocab_size={self.target_vocab_size} asks for two"
+            yield f"share_encoder_decoder_embeddings needs one vocabulary, and {two}; leave one of them out."
+        if self.type_vocab_size and self.is_encoder_decoder:
+            needs_one = f"type_vocab_size={self.type_vocab_size} needs architecture='encoder-only' or 'decoder-only'"
+            yield f"{needs_one}; the two texts of an encoder-decoder have a stack each."
         if self.embedding_width != self.hidden_size and self.tie_word_embeddings and not self.output_transform:
-            raise _refuse(
-                type(self),
-                f"states of hidden_size={self.hidden_size} cannot be multiplied by embeddings of "
-                f"embedding_size={self.embedding_size}; set output_transform=True, or tie_word_embeddings=False.",
-            )
-
-    def _validate_positions(self) -> None:
-        if not 0 < self.partial_rotary_factor <= 1:
-            raise _refuse(
-                type(self), f"partial_rotary_factor={self.partial_rotary_factor} must be above 0, and at most 1."
-            )
-        if self.position_encoding == "rope" and (self.rotary_dim % 2 or not self.rotary_dim):
-            part = "" if self.partial_rotary_factor == 1 else f" of partial_rotary_factor={self.partial_rotary_factor}"
-            raise _refuse(
-                type(self),
-                f"head_dim={self.head_dim}{part} must be even for position_encoding='rope', and 2 at least.",
-            )
-        if self.position_encoding != "rope" and (self.rope_parameters is not None or self.partial_rotary_factor != 1):
-            raise _refuse(type(self), "rope_parameters and partial_rotary_factor need position_encoding='rope'.")
+            widths = f"hidden_size={self.hidden_size} cannot be multiplied by embeddings of embedding_size"
+            yield f"states of {widths}={self.embedding_size}; set output_transform=True, or tie_word_embeddings=False."
+        # positions
+        encoding, offset = self.position_encoding, self.position_offset
+        if not 0 < (part := self.partial_rotary_factor) <= 1:
+            yield f"partial_rotary_factor={part} must be above 0, and at most 1."
+        if encoding == "rope" and (self.rotary_dim % 2 or not self.rotary_dim):
+            of = "" if part == 1 else f" of partial_rotary_factor={part}"
+            yield f"head_dim={self.head_dim}{of} must be even for position_encoding='rope', and 2 at least."
+        if encoding != "rope" and (self.rope_parameters is not None or part != 1):
+            yield "rope_parameters and partial_rotary_factor need position_encoding='rope'."
         kinds = dict.fromkeys(self.attention_kinds)
-        nested = [name for name, value in (self.rope_parameters or {}).items() if isinstance(value, dict)]
-        if other := [name for name in nested if name not in kinds]:
-            raise _refuse(
-                type(self),
-                f"rope_parameters: {other[0]!r} is none of the model's kinds of layers, {', '.join(kinds)}.",
-            )
+        for name, value in (self.rope_parameters or {}).items():
+            if isinstance(value, dict) and name not in kinds:
+                yield f"rope_parameters: {name!r} is none of the model's kinds of layers, {', '.join(kinds)}."
         for kind in kinds:
-            self._validate_rope_scaling(self.rope_parameters_of(kind))
-        if self.position_offset and self.position_encoding not in ("sinusoidal", "learned"):
-            raise _refuse(
-                type(self),
-                f"position_offset={self.position_offset} needs position_encoding='sinusoidal' or 'learned'; "
-                f"{self.position_encoding!r} knows no first position.",
-            )
-        if self.position_encoding == "sinusoidal" and self.sinusoidal_form == "fairseq" and self.embedding_width < 4:
-            raise _refuse(type(self), "sinusoidal_form='fairseq' needs a width of at least 4, two frequencies.")
+            yield from self._faults_of_rotary(self.rope_parameters_of(kind))
+        if offset and encoding not in ("sinusoidal", "learned"):
+            needs = f"position_offset={offset} needs position_encoding='sinusoidal' or 'learned'"
+            yield f"{needs}; {encoding!r} knows no first position."
+        if encoding == "sinusoidal" and self.sinusoidal_form == "fairseq" and self.embedding_width < 4:
+            yield "sinusoidal_form='fairseq' needs a width of at least 4, two frequencies."
         buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
         if buckets < 4 or buckets % 4:
-            raise _refuse(
-                type(self), f"relative_attention_num_buckets={buckets} must be a multiple of 4, and 4 at least."
-            )
+            yield f"relative_attention_num_buckets={buckets} must be a multiple of 4, and 4 at least."
         if distance <= buckets // 2:
-            raise _refuse(
-                type(self),
-                f"relative_attention_max_distance={distance} must be above {buckets // 2}, half of "
-                "relative_attention_num_buckets.",
-            )
+            half = f"above {buckets // 2}, half of relative_attention_num_buckets"
+            yield f"relative_attention_max_distance={distance} must be {half}."
+        # windows
+        types, window = self.layer_types or [], ("full_attention", "sliding_attention")
+        if wrong := [kind for kind in types if kind not in window]:
+            yield f"layer_types: {wrong[0]!r} must be {' or '.join(map(repr, window))}."
+        depths = self.num_hidden_layers, self.num_decoder_layers
+        if self.layer_types is not None and {*depths} != {len(types)}:
+            stacks = f"{depths[0]} in the encoder or the only stack and {depths[1]} in the decoder"
+            each = "it needs one for each of the layers of a stack, of which there are"
+            yield f"layer_types has {len(types)} entries; {each} {stacks}."
+        if window[1] in types and self.sliding_window is None:
+            yield "layer_types: 'sliding_attention' needs sliding_window."
+        if self.shared_layers and len(set(types)) > 1:
+            yield "layer_types of two kinds need shared_layers=False, as one layer is of one kind."
+        # special tokens
+        for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+            value, size = getattr(self, name), self.output_vocab_size
+            size = min(self.vocab_size, size) if name == "pad_token_id" else size
+            for token_id in value if isinstance(value, list) else [value]:
+                if token_id is not None and not 0 <= token_id < size:
+                    yield f"{name}={token_id} is not an id of a vocabulary of {size} tokens; use 0 to {size - 1}, or None."
 
-    def _validate_rope_scaling(self, given: dict[str, Any]) -> None:
-        """Check what scales the rotary frequencies of one kind of layer."""
-        kind, optional = given["rope_type"], {"rope_type", "rope_theta", "partial_rotary_factor"}
+    def _faults_of_rotary(self, given: dict[str, Any]) -> Iterator[str]:
+        """Yield what is wrong with that which scales the rotary frequencies of one kind of layer."""
+        kind, always = given["rope_type"], {"rope_type", "rope_theta", "partial_rotary_factor"}
         if kind not in _ROPE_NUMBERS:
             hint = _hint(str(kind), _ROPE_NUMBERS, f"it is one of {', '.join(_ROPE_NUMBERS)}.")
-            raise _refuse(type(self), f"rope_parameters: rope_type={kind!r} is not known; {hint}")
-        needed, more = _ROPE_NUMBERS[kind]
+            yield f"rope_parameters: rope_type={kind!r} is not known; {hint}"
+        needed, optional = _ROPE_NUMBERS[kind]
         if missing := [name for name in needed if name not in given]:
-            raise _refuse(type(self), f"rope_parameters: rope_type={kind!r} needs {', '.join(missing)}.")
-        if unknown := sorted(given.keys() - optional - set(needed) - set(more)):
-            raise _refuse(
-                type(self),
-                f"rope_parameters: {', '.join(unknown)} has no effect for rope_type={kind!r}; leave it out.",
-            )
+            yield f"rope_parameters: rope_type={kind!r} needs {', '.join(missing)}."
+        if unknown := sorted(given.keys() - always - {*needed, *optional}):
+            yield f"rope_parameters: {', '.join(unknown)} has no effect for rope_type={kind!r}; leave it out."
         for name in given.keys() - {"rope_type", "truncate"}:
             value = given[name]
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise _refuse(type(self), f"rope_parameters: {name}={value!r} must be a number above 0, and finite.")
-
-    def _validate_layer_types(self) -> None:
-        if self.layer_types is None:
-            return
-        kinds = ("full_attention", "sliding_attention")
-        if wrong := [kind for kind in self.layer_types if kind not in kinds]:
-            raise _refuse(type(self), f"layer_types: {wrong[0]!r} must be {' or '.join(map(repr, kinds))}.")
-        if any(depth != len(self.layer_types) for depth in (self.num_hidden_layers, self.num_decoder_layers)):
-            raise _refuse(
-                type(self),
-                f"layer_types has {len(self.layer_types)} entries; it needs one for each of the layers of a stack, "
-                f"of which there are {self.num_hidden_layers} in the encoder or the only stack and "
-                f"{self.num_decoder_layers} in the decoder.",
-            )
-        if kinds[1] in self.layer_types and self.sliding_window is None:
-            raise _refuse(type(self), "layer_types: 'sliding_attention' needs sliding_window.")
-        if self.shared_layers and len(set(self.layer_types)) > 1:
-            raise _refuse(
-                type(self), "layer_types of two kinds need shared_layers=False, as one layer is of one kind."
-            )
-
-    def _validate_token_ids(self) -> None:
-        target_size = self.output_vocab_size
-        limits = {
-            "pad_token_id": min(self.vocab_size, target_size),
-            "bos_token_id": target_size,
-            "eos_token_id": target_size,
-            "decoder_start_token_id": target_size,
-        }
-        for name, limit in limits.items():
-            value = getattr(self, name)
-            for token_id in value if isinstance(value, list) else [value]:
-                if token_id is not None and not 0 <= token_id < limit:
-                    raise _refuse(
-                        type(self),
-                        f"{name}={token_id} is no id of a vocabulary of {limit} tokens; use 0 to {limit - 1}, or None.",
-                    )
+                yield f"rope_parameters: {name}={value!r} must be a number above 0, and finite."
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """As in transformers, but fields given beside a file count as if they stood in it.
 
         transformers would set them afterwards, and leave what is derived from them as it was.
-
-        Raises:
-            ValueError: where the file holds fields that this version does not know.
         """
         if unknown := [name for name in config_dict if not _is_known(cls, name)]:
             near = _hint(unknown[0], sorted(field.name for field in fields(cls)), "")
@@ -635,13 +545,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return super().from_dict({**config_dict, **following, **overrides}, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """As in transformers, together with the code that loads the model where this package is not installed.
-
-        Every path that saves a model leads through here.
-        """
-        # transformers copies the files that this one imports, wherever in it: so the model goes where this file goes
-        from .modeling_vanilla_transformer import HEADS  # noqa: F401
-
+        """As in transformers, with the code that loads the model elsewhere; every path that saves a model leads here."""
         # a class of somebody else stays registered, and is saved with its own file
         own = {name.partition(".")[0] for name in AUTO_MAP.values()}
         others = {k: v for k, v in (getattr(self, "auto_map", None) or {}).items() if v.partition(".")[0] not in own}
@@ -649,24 +553,23 @@ class VanillaTransformerConfig(PreTrainedConfig):
         super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def to_json_string(self, use_diff: bool = True) -> str:
-        """For reading, with the paper's names beside the canonical ones; files hold the canonical ones alone."""
+        """Return what is for reading, with the paper's names beside the canonical ones, which alone files hold."""
         shown = json.loads(super().to_json_string(use_diff))
         shown |= {alias: getattr(self, name) for alias, name in self.attribute_map.items()}
         return json.dumps(shown, indent=2, sort_keys=True) + "\n"
 
     def to_json_file(self, json_file_path: str | os.PathLike, use_diff: bool = True) -> None:
-        """Write what [`from_pretrained`] reads.
-
-        What follows from other fields is left to follow, and fields that are younger than the first version stand there
-        only where they are not at their defaults.
-        """
+        """Write what [`from_pretrained`] reads; what follows from other fields is left to follow."""
         unknown = [name for name in vars(self) if not _is_known(type(self), name) and not hasattr(type(self), name)]
         if unknown:
             logger.warning(f"{', '.join(unknown)}: no fields of {type(self).__name__}, so not written to its file.")
         written = json.loads(super().to_json_string(use_diff)) | self._following_fields()
-        older = _FIELDS_OF_FIRST_VERSION | {field.name for field in fields(PreTrainedConfig)}
-        for field in fields(self):
-            if field.name not in older and field.name in written and written[field.name] == _default(field):
+        inherited = {field.name for field in fields(PreTrainedConfig)}
+        own = [field for field in fields(self) if field.name not in inherited]
+        first_version = [field.name for field in own].index("use_cache") + 1
+        for field in own[first_version:]:
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            if field.name in written and written[field.name] == default:
                 del written[field.name]
         with open(json_file_path, "w", encoding="utf-8") as file:
             file.write(json.dumps(written, indent=2, sort_keys=True) + "\n")
@@ -768,20 +671,12 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     @classmethod
     def presets(cls) -> dict[str, str]:
-        """Names of the presets and where each was published."""
+        """Return the names of the presets, and where each was published."""
         return {name: preset.source for name, preset in _of_package("presets").PRESETS.items()}
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "VanillaTransformerConfig":
-        """The configuration of a published model, with any field overridden.
-
-        Raises:
-            ValueError: for a name that is no preset, naming the nearest one.
-
-        Example:
-            >>> VanillaTransformerConfig.from_preset("transformer-big").hidden_size
-            1024
-        """
+        """Return the configuration of a published model, with any field overridden."""
         presets = _of_package("presets").PRESETS
         if name not in presets:
             hint = _hint(name, presets, f"the presets are {', '.join(presets)}.")
@@ -789,32 +684,15 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return cls(**{**presets[name].fields, **_canonical_fields(cls, overrides)})
 
     def explain(self) -> str:
-        """What differs from the paper's base model: a line for each field, with what it changes and where it comes from.
-
-        Sizes and the ids of special tokens stand together in a line each, values that follow from others in none.
-
-        Example:
-            >>> print(VanillaTransformerConfig(norm_bias=False, vocab_size=100, max_position_embeddings=50).explain())
-            44,174,336 parameters. What differs from the base model of "Attention Is All You Need":
-            norm_bias = False: norms scale and add nothing [nanoGPT (bias=False), MPT]
-            sizes, the base model's in brackets: vocab_size = 100 (37000), max_position_embeddings = 50 (1024)
-        """
+        """Return what differs from the paper's base model: a line for each field, what it changes and who has it."""
         return _of_package("explanations").explanation(self)
 
     def num_parameters(self) -> int:
-        """Number of distinct parameters of the model with its language-modelling head, from the formula alone.
-
-        Tied matrices count once. Classification heads and the like are not part of it.
-        """
+        """Return the number of distinct parameters of the model with its language-modelling head, by formula."""
         return sum(self.parameters_by_part().values())
 
     def parameters_by_part(self) -> dict[str, int]:
-        """Number of parameters of each part of the model with its language-modelling head, from the formula alone.
-
-        Example:
-            >>> VanillaTransformerConfig().parameters_by_part()["embeddings"]
-            18944000
-        """
+        """Return the number of parameters of each part of that model: embeddings, positions, attention and so on."""
         return _of_package("arithmetic").parameters_by_part(self)
 
 

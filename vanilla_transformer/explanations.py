@@ -397,9 +397,15 @@ def deviations(config: Any) -> dict[str, Any]:
 
 
 def explanation(config: Any) -> str:
-    """A line for each deviation from the paper's base model: what it changes, and where it comes from.
+    """Return a line for each deviation from the paper's base model: what it changes, and where it comes from.
 
-    Sizes and the ids of special tokens have a line each. See `VanillaTransformerConfig.explain`.
+    Sizes and the ids of special tokens stand together in a line each, values that follow from others in none.
+
+    Example:
+        >>> print(explanation(VanillaTransformerConfig(norm_bias=False, vocab_size=100, max_position_embeddings=50)))
+        44,174,336 parameters. What differs from the base model of "Attention Is All You Need":
+        norm_bias = False: norms scale and add nothing [nanoGPT (bias=False), MPT]
+        sizes, the base model's in brackets: vocab_size = 100 (37000), max_position_embeddings = 50 (1024)
     """
     differing = deviations(config)
     if not differing:

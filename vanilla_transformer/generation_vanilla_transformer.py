@@ -1,40 +1,24 @@
 # Copyright 2026 The vanilla_transformer authors. Licensed under the Apache License, Version 2.0.
-"""Decoding choices of the paper that transformers' `generate()` lacks.
-
-A checkpoint carries this file to the Hub beside the modeling file, so it imports only transformers and torch.
-"""
+"""What the paper decodes by and transformers' `generate()` lacks (section 6.1), and checks of caches."""
 
 import copy
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
-from transformers import (
-    GenerationConfig,
-    GenerationMixin,
-    LogitsProcessorList,
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
+from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
 from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache, StaticLayer
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.import_utils import is_tracing
 
 
-def prepare_cache(cache: Any, inputs: torch.Tensor, source: torch.Tensor | None) -> None:
-    """Check that what a cache is about to be given has room in it; its cross-attention keeps the whole source.
+def prepare_cache(cache: Any, inputs: Tensor, source: Tensor | None) -> None:
+    """Refuse a cache without room for inputs (B, T, ...), or one of another source than (B, S, D).
 
-    A sliding window is one over the target: layers that would cut the source, and those whose keys cannot be read back,
-    are replaced while they are empty. transformers makes such layers for every cache of a config with `sliding_window`.
-
-    Args:
-        inputs: (B, T, ...), the positions after those that are cached.
-        source: (B, S, D), of an encoder-decoder.
-
-    Raises:
-        ValueError: for what is not a cache, for one that is too short, and for a source of another length than the one
-            whose keys and values are in it.
+    A sliding window is one over the target: layers of cross-attention that would cut the source, and those whose keys
+    cannot be read back, are replaced while they are empty; transformers makes them for any config with `sliding_window`.
     """
     if isinstance(cache, (tuple, list)):
         raise ValueError(f"cache is a {type(cache).__name__}: give a Cache of transformers, such as DynamicCache().")
@@ -66,8 +50,8 @@ def prepare_cache(cache: Any, inputs: torch.Tensor, source: torch.Tensor | None)
             layers[index] = StaticLayer(max_cache_len=length) if layer.is_compileable else DynamicLayer()
 
 
+# settings of generation that transformers does not know
 OWN_SETTINGS = ("max_length_over_source", "length_penalty_form", "decoding_dtype")
-"""Settings of generation that transformers does not know."""
 
 
 class SourceLengthCriteria(StoppingCriteria):
@@ -78,11 +62,11 @@ class SourceLengthCriteria(StoppingCriteria):
         prompt_length: number of decoder tokens that were given, the start token among them.
     """
 
-    def __init__(self, limits: torch.Tensor, prompt_length: int):
+    def __init__(self, limits: Tensor, prompt_length: int):
         self.limits = limits
         self.prompt_length = prompt_length
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **kwargs: Any) -> torch.BoolTensor:
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
         # rows are sources, times beams or returned sequences
         limits = self.limits.to(input_ids.device).repeat_interleave(input_ids.shape[0] // len(self.limits))
         return input_ids.shape[1] - self.prompt_length >= limits
@@ -100,20 +84,16 @@ class GnmtLengthPenalty(float):
 
 
 def check_continuous_batching(config: Any) -> None:
-    """Refuse what continuous batching does not serve.
-
-    Raises:
-        ValueError: naming the field.
-    """
-    for name, served in (
-        ("architecture", config.architecture == "decoder-only"),
-        ("shared_layers", not config.shared_layers),
-        ("position_encoding", not config.has_position_bias),
-    ):
-        if not served:
-            raise ValueError(
-                f"continuous batching (generate_batch) does not serve {name}={getattr(config, name)!r}; use generate()."
-            )
+    """Refuse what continuous batching does not serve."""
+    refused = {
+        "architecture": config.architecture != "decoder-only",
+        "shared_layers": config.shared_layers,
+        "position_encoding": config.has_position_bias,
+    }
+    for name in (name for name, is_refused in refused.items() if is_refused):
+        raise ValueError(
+            f"continuous batching (generate_batch) does not serve {name}={getattr(config, name)!r}; use generate()."
+        )
 
 
 class VanillaTransformerGenerationMixin(GenerationMixin):
@@ -151,20 +131,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
 
     def generate(
         self,
-        inputs: torch.Tensor | None = None,
+        inputs: Tensor | None = None,
         generation_config: GenerationConfig | None = None,
-        logits_processor: LogitsProcessorList | None = None,
-        stopping_criteria: StoppingCriteriaList | None = None,
+        logits_processor: Any = None,
+        stopping_criteria: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """As [`transformers.GenerationMixin.generate`]; see the class for what it adds.
-
-        Without an `attention_mask`, padding in the source of an encoder-decoder is masked, as transformers does for
-        decoder-only models.
-
-        Raises:
-            ValueError: for a setting that this model or these inputs cannot have.
-        """
+        """Generate as in transformers, by the settings of the class; padding in a source without a mask is masked."""
         self._check_settings(generation_config, kwargs)
         if (outputs := kwargs.get("encoder_outputs")) is not None:
             # a copy, since beams are written into what is given; forwards take tuples as well
@@ -218,17 +191,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     def optimize_for_inference(self, dtype: str = "float32") -> "VanillaTransformerGenerationMixin":
         """Let `generate()` multiply by weights of this dtype, where fast decoding serves the model; return the model.
 
-        The model's own weights stay as they are and are saved as they are: what is rounded is made of them again. The
-        choice is kept in `generation_config.decoding_dtype`, and saved and loaded with it; `generate()` takes
-        `decoding_dtype` too, for one call. A model whose weights are rounded is not trained: `train()` refuses until the
-        choice is `"float32"` again, since what training optimises would not be what decodes.
+        The model's own weights stay, and are saved, as they are. The choice is kept in `generation_config.decoding_dtype`;
+        `generate()` takes `decoding_dtype` too, for one call. `train()` refuses until it is `"float32"` again, since what
+        training optimises would not be what decodes.
 
         Args:
             dtype: `"float32"`; `"bfloat16"`, where the processor has products of it; or `"int8"`, whose weights are
                 scaled by rows and whose states by their largest value at every product.
-
-        Raises:
-            ValueError: for a dtype that there is not, or not here.
         """
         if self.decoding_backend is not None:
             self.decoding_backend.check_dtype(dtype)
@@ -236,11 +205,7 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return self.eval() if dtype != "float32" else self  # type: ignore[attr-defined]
 
     def train(self, mode: bool = True) -> Any:
-        """As [`torch.nn.Module.train`].
-
-        Raises:
-            ValueError: for a model that `optimize_for_inference` rounds the weights of.
-        """
+        """Set the mode as in torch, but refuse to train weights that `optimize_for_inference` rounds."""
         dtype = getattr(getattr(self, "generation_config", None), "decoding_dtype", None) or "float32"
         if mode and dtype != "float32":
             raise ValueError(
@@ -253,13 +218,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         """Free the copies of weights that fast decoding keeps for further calls; return how many bytes they took."""
         return 0 if self.decoding_backend is None else self.decoding_backend.free(self)
 
-    def _sample(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+    def _sample(self, input_ids: Tensor, **kwargs: Any) -> Any:
         output = None if self.decoding_backend is None else self.decoding_backend.decode(self, input_ids, **kwargs)
         return super()._sample(input_ids, **kwargs) if output is None else output
 
     def _prepare_text_encoder_decoder_kwargs_for_generation(
         self,
-        inputs_tensor: torch.Tensor,
+        inputs_tensor: Tensor,
         model_kwargs: dict[str, Any],
         model_input_name: str | None,
         generation_config: GenerationConfig,
@@ -286,31 +251,26 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             )
 
     @staticmethod
-    def _padding_mask(tokens: torch.Tensor | None, pad: int | None, eos: int | list[int] | None) -> Any:
-        """(B, S), 0 at padding; `None` where there is none, or where it could be the end of the text."""
+    def _padding_mask(tokens: Tensor | None, pad: int | None, eos: int | list[int] | None) -> Any:
+        """Return (B, S), 0 at padding; `None` where there is none, or where it could be the end of the text."""
         if tokens is None or tokens.dim() != 2 or pad is None or pad in (eos if isinstance(eos, list) else [eos]):
             return None
         mask = tokens != pad
         return None if mask.all() else mask.long()
 
-    def _source_lengths(self, inputs: torch.Tensor | None, kwargs: dict[str, Any]) -> torch.Tensor:
-        """(B,), number of source tokens without padding."""
+    def _source_lengths(self, inputs: Tensor | None, kwargs: dict[str, Any]) -> Tensor:
+        """Return the number of source tokens without padding (B,)."""
         if (mask := kwargs.get("attention_mask")) is not None:
             return mask.sum(-1)
-        source = kwargs.get("input_ids") if inputs is None else inputs
-        if source is None:
-            source = kwargs.get("inputs_embeds")
-        if source is None:
-            source = kwargs["encoder_outputs"][0]
+        given = (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
+        source = next((source for source in given if source is not None), None)
+        source = kwargs["encoder_outputs"][0] if source is None else source
         return torch.full((source.shape[0],), source.shape[1], device=source.device)
 
     def _prepare_decoder_input_ids_for_generation(
         self, batch_size: int, model_input_name: str, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """As in transformers; and where prompts are padded, their positions follow the mask with every kind of cache.
-
-        transformers does so for decoder-only models. Static caches get a ready 4D mask, which no longer tells.
-        """
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Prepare as in transformers, and positions of padded prompts, which the 4D mask of a static cache does not tell."""
         ids, model_kwargs = super()._prepare_decoder_input_ids_for_generation(
             batch_size, model_input_name, model_kwargs, *args, **kwargs
         )
@@ -319,13 +279,8 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             model_kwargs["decoder_position_ids"] = (mask.long().cumsum(-1) - 1).clamp(min=0)
         return ids, model_kwargs
 
-    def _beam_search(
-        self, input_ids: torch.Tensor, *args: Any, generation_config: GenerationConfig, **kwargs: Any
-    ) -> Any:
-        """As in transformers, but finished rows are filled up with the padding token, also where its id is 0.
-
-        transformers takes the end token there, since it asks whether the padding token is "false".
-        """
+    def _beam_search(self, input_ids: Tensor, *args: Any, generation_config: GenerationConfig, **kwargs: Any) -> Any:
+        """Search as in transformers, but fill finished rows with the padding token also where its id, 0, is "false"."""
         if self.decoding_backend is not None:
             decode = self.decoding_backend.decode
             outputs = decode(self, input_ids, *args, generation_config=generation_config, **kwargs)
@@ -342,19 +297,12 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
         return outputs if wanted.return_dict_in_generate else outputs.sequences
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers, for the models that continuous batching serves.
-
-        Raises:
-            ValueError: for one that it does not serve, before requests are taken.
-        """
+        """Begin as in transformers, for the models that continuous batching serves."""
         check_continuous_batching(self.config)
         return super().init_continuous_batching(*args, **kwargs)
 
-    def _reorder_cache(self, cache: Cache, beam_idx: torch.Tensor) -> Cache:
-        """Rows of the chosen beams; beams of one source have equal cross-attention keys and values, so those stay."""
+    def _reorder_cache(self, cache: Cache, beam_idx: Tensor) -> Cache:
+        """Return the rows of the chosen beams; beams of one source have equal cross-attention keys and values, so those stay."""
         own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
         own.reorder_cache(beam_idx)
         return cache
-
-
-__all__ = ["GnmtLengthPenalty", "SourceLengthCriteria", "VanillaTransformerGenerationMixin"]

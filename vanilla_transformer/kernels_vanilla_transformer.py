@@ -3,8 +3,7 @@
 
 from typing import Any, ClassVar
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .losses_vanilla_transformer import smoothed_cross_entropy
 from .sequences_vanilla_transformer import PaddedBatch
@@ -19,11 +18,11 @@ class Kernels:
 
     used: ClassVar["Kernels"]
 
-    def dropout(self, states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+    def dropout(self, states: Tensor, p: float, training: bool) -> Tensor:
         """Return `states` without a share `p` of their elements, in training."""
         return nn.functional.dropout(states, p=p, training=training)
 
-    def supports_varlen(self, config: Any, inputs: torch.Tensor, kwargs: dict[str, Any]) -> bool:
+    def supports_varlen(self, config: Any, inputs: Tensor, kwargs: dict[str, Any]) -> bool:
         """Whether attention can go sequence by sequence in the forward that gets these `kwargs`, without padding."""
         return False
 
@@ -39,8 +38,8 @@ class Kernels:
         return PaddedBatch(), PaddedBatch()
 
     def projected_cross_entropy(
-        self, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, bias: Any = None, **options: Any
-    ) -> torch.Tensor:
+        self, hidden: Tensor, weight: Tensor, labels: Tensor, bias: Any = None, **options: Any
+    ) -> Tensor:
         """Return `smoothed_cross_entropy` of logits `hidden @ weight.T + bias`; hidden (..., D), weight (V, D), bias (V)."""
         return smoothed_cross_entropy(nn.functional.linear(hidden, weight, bias), labels, **options)
 
@@ -68,5 +67,5 @@ class VanillaTransformerDropout(nn.Dropout):
     def p(self, value: float) -> None:
         self._own, self._replaced = value, getattr(self.config, self.field)
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
+    def forward(self, states: Tensor) -> Tensor:
         return Kernels.used.dropout(states, self.p, self.training)

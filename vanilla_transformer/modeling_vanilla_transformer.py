@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
@@ -86,6 +86,7 @@ from .sequences_vanilla_transformer import (
     check_mask,
     check_pairs,
     exactly_one,
+    is_padding_mask,
     packed_sequences,
     positions_from_mask,
     same_sequence,
@@ -97,14 +98,14 @@ from .sequences_vanilla_transformer import (
 
 def eager_attention_forward(
     module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
     **kwargs: Any,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Scaled dot-product attention (section 3.2.1) that also returns the probabilities.
 
     Args:
@@ -148,10 +149,10 @@ class VanillaTransformerAttention(nn.Module):
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.scaling = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
         self.dropout = VanillaTransformerDropout(config, "attention_dropout")
-        heads, key_value_heads = config.num_attention_heads, config.num_key_value_heads
-        self.q_proj = nn.Linear(config.hidden_size, heads * config.head_dim, bias=config.attention_bias)
-        self.k_proj = nn.Linear(config.hidden_size, key_value_heads * config.head_dim, bias=config.attention_bias)
-        self.v_proj = nn.Linear(config.hidden_size, key_value_heads * config.value_dim, bias=config.attention_bias)
+        heads, key_value_heads, bias = config.num_attention_heads, config.num_key_value_heads, config.attention_bias
+        self.q_proj = nn.Linear(config.hidden_size, heads * config.head_dim, bias=bias)
+        self.k_proj = nn.Linear(config.hidden_size, key_value_heads * config.head_dim, bias=bias)
+        self.v_proj = nn.Linear(config.hidden_size, key_value_heads * config.value_dim, bias=bias)
         self.o_proj = nn.Linear(heads * config.value_dim, config.hidden_size, bias=config.has_attention_output_bias)
         self.q_norm = self.k_norm = None
         if config.qk_norm is not None:  # of each head, beyond the paper
@@ -161,23 +162,21 @@ class VanillaTransformerAttention(nn.Module):
             for projection in (self.q_proj, self.k_proj, self.v_proj):
                 projection.init_gain = 2**-0.5
 
-    def _split_heads(self, states: torch.Tensor, width: int, norm: nn.Module | None = None) -> torch.Tensor:
+    def _split_heads(self, states: Tensor, width: int, norm: nn.Module | None = None) -> Tensor:
         """Return projected states (B, T, H * d) as (B, H, T, d), or with K heads; each normed where the model does so."""
         # -1, not the number of heads: under tensor parallelism a process holds only some of them
         heads = states.view(*states.shape[:-1], -1, width).transpose(1, 2)
         return heads if norm is None else norm(heads)
 
-    def _keys_and_values(
-        self, states: torch.Tensor, rotary: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _keys_and_values(self, states: Tensor, rotary: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return keys and values (B, K, S, d) of states (B, S, D), keys turned by their positions."""
         key = self._split_heads(self.k_proj(states), self.head_dim, self.k_norm)
         value = self._split_heads(self.v_proj(states), self.config.value_dim)
         return key if rotary is None else apply_rotary_pos_emb(key, rotary), value
 
     def _keys_and_values_of_source(
-        self, source: torch.Tensor, cache: Cache | None, layer_idx: int, kwargs: dict[str, Any]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, source: Tensor, cache: Cache | None, layer_idx: int, kwargs: dict[str, Any]
+    ) -> tuple[Tensor, Tensor]:
         """Return keys and values (B, K, S, d) of the source (B, S, D), which is projected once per generation."""
         if not isinstance(cache, EncoderDecoderCache):
             return self._keys_and_values(source)
@@ -192,15 +191,15 @@ class VanillaTransformerAttention(nn.Module):
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     def forward(
         self,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Tensor | None = None,
         cache: Cache | None = None,
-        rotary: torch.Tensor | None = None,
+        rotary: Tensor | None = None,
         lengths: Any = None,
         layer_idx: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[Tensor, Tensor | None]:
         """(B, T, D) to (B, T, D), with the probabilities (B, H, T, S) where the backend has them.
 
         Args:
@@ -219,17 +218,10 @@ class VanillaTransformerAttention(nn.Module):
         else:
             key, value = self._keys_and_values_of_source(encoder_hidden_states, cache, layer_idx, kwargs)
         attention = choose_attention(self.config, lengths)
-        output, probabilities = attention(  # (B, T, H, d) and (B, H, T, S)
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=self.dropout.p if self.training else 0.0,
-            scaling=self.scaling,
-            sliding_window=self.sliding_window,
-            **kwargs,
-        )
+        options = {"scaling": self.scaling, "sliding_window": self.sliding_window}
+        options["dropout"] = self.dropout.p if self.training else 0.0
+        # (B, T, H, d) and (B, H, T, S)
+        output, probabilities = attention(self, query, key, value, attention_mask, **options, **kwargs)
         return self.o_proj(output.flatten(-2).contiguous()), probabilities
 
 
@@ -249,7 +241,7 @@ class VanillaTransformerFeedForward(nn.Module):
         self.activation = ACT2FN[config.hidden_act]
         self.dropout = VanillaTransformerDropout(config, "activation_dropout")
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         inner = self.up_proj(hidden_states)  # (B, T, F)
         if self.gate_proj is None:
             inner = self.activation(inner)
@@ -261,7 +253,7 @@ class VanillaTransformerFeedForward(nn.Module):
 # -------------------------------------------------------------------------------- 3.4 and 3.5: embeddings and positions
 
 
-def sinusoidal_encoding(position_ids: torch.Tensor, width: int, form: str = "interleaved") -> torch.Tensor:
+def sinusoidal_encoding(position_ids: Tensor, width: int, form: str = "interleaved") -> Tensor:
     """Section 3.5: `PE(pos, 2i) = sin(pos / 10000^(2i/width))`, `PE(pos, 2i+1) = cos(pos / 10000^(2i/width))`.
 
     Computed from the formula at every call: there is no table that could be too short, lost on loading or rounded by a
@@ -317,17 +309,17 @@ class VanillaTransformerEmbeddings:
         if config.position_encoding == "relative":
             self.relative_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_attention_heads)
 
-    def check_token_ids(self, ids: torch.Tensor) -> None:
+    def check_token_ids(self, ids: Tensor) -> None:
         """Refuse ids outside the vocabulary, where they can be inspected."""
         check_ids(ids, self.embed_tokens.weight.shape[0], "token id {} is outside the vocabulary of {} tokens.")
 
     def embed(
         self,
-        input_ids: torch.Tensor | None,
-        inputs_embeds: torch.Tensor | None,
-        position_ids: torch.Tensor,
-        token_type_ids: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        position_ids: Tensor,
+        token_type_ids: Tensor | None = None,
+    ) -> Tensor:
         """Return scaled token embeddings plus positions, after dropout: (B, T, D).
 
         In between, where the model has them, token types and a norm; at the end a projection to the width of layers.
@@ -382,10 +374,10 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
         self.feed_forward = VanillaTransformerFeedForward(config)
         self.feed_forward_norm = build_norm(config)
 
-    def _before(self, norm: nn.Module, hidden_states: torch.Tensor) -> torch.Tensor:
+    def _before(self, norm: nn.Module, hidden_states: Tensor) -> Tensor:
         return norm(hidden_states) if self.pre_norm else hidden_states
 
-    def _after(self, norm: nn.Module, residual: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    def _after(self, norm: nn.Module, residual: Tensor, output: Tensor) -> Tensor:
         # section 5.4: dropout on the output of the sublayer, before it is added and normalised
         hidden_states = residual + self.dropout(output)
         return hidden_states if self.pre_norm else norm(hidden_states)
@@ -393,19 +385,19 @@ class VanillaTransformerLayer(GradientCheckpointingLayer):
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     def forward(
         self,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
         cache: Cache | None = None,
         use_cache: bool | None = None,  # read by GradientCheckpointingLayer
-        position_ids: torch.Tensor | None = None,
-        rotary: torch.Tensor | None = None,
+        position_ids: Tensor | None = None,
+        rotary: Tensor | None = None,
         lengths: Any = None,
         cross_lengths: Any = None,
         layer_idx: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """(B, T, D) to (B, T, D); `rotary`, `lengths` and `layer_idx` as in [`VanillaTransformerAttention.forward`]."""
         output, _ = self.self_attn(
             self._before(self.self_attn_norm, hidden_states),
@@ -454,19 +446,11 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, use_safetensors: bool | None = None, **kwargs: Any
     ) -> Any:
-        """As in transformers, but pickled weights, a format that can carry code, only when asked for.
-
-        Args:
-            use_safetensors: `False` for pickled weights (`pytorch_model.bin`).
-
-        Raises:
-            OSError: where there are no others and they were not asked for.
-        """
+        """Load as in transformers, but pickled weights, a format that can carry code, only with `use_safetensors=False`."""
         only_safe = use_safetensors is None and kwargs.get("gguf_file") is None
+        kwargs["use_safetensors"] = only_safe or use_safetensors
         try:
-            return super().from_pretrained(
-                pretrained_model_name_or_path, *args, use_safetensors=only_safe or use_safetensors, **kwargs
-            )
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         except OSError as error:
             if only_safe and "model.safetensors" in str(error):
                 raise OSError(
@@ -483,20 +467,18 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         )
 
     def to_empty(self, *, device: Any, recurse: bool = True) -> Any:
-        """As in torch, which would take tied matrices apart; here they stay tied."""
+        """Move without values, as in torch, which would take tied matrices apart; here they stay tied."""
         super().to_empty(device=device, recurse=recurse)
         self.tie_weights()
         return self
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
-        """As in transformers, but without backends that cannot add a number of each head to scores.
-
-        A backend that was registered with `AttentionInterface` alone gets masks as sdpa does: `None`, or true to attend.
-        """
+        """Return the backend as transformers does, but none that cannot add a number of each head to scores."""
         implementation = super().get_correct_attn_implementation(requested_attention, is_init_check)
         is_paged = implementation.startswith("paged|")  # continuous batching, which brings masks of its own
         if implementation in ALL_ATTENTION_FUNCTIONS.keys() - ALL_MASK_ATTENTION_FUNCTIONS.keys() and not is_paged:
-            # else transformers makes no mask for it, and padding, windows and packed sequences are ignored in silence
+            # registered with `AttentionInterface` alone, it gets masks as sdpa does; transformers would make none for it,
+            # and padding, windows and packed sequences would be ignored in silence
             AttentionMaskInterface.register(implementation, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
         if self.config.has_position_bias and ("flash" in implementation or "flex" in implementation):
             raise ValueError(
@@ -506,13 +488,10 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         return implementation
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers; a matrix in several places is saved once, and the configuration says where it stands.
-
-        Where the output was untied after the model was built, also by PEFT's `merge_and_unload`, sharing that was left to
-        follow `tie_word_embeddings` would no longer be read from the file, while both stacks still embed by one matrix.
-        """
+        """Save as in transformers; a matrix in several places once, and in the configuration where it stands."""
         weights = dict(self.base_model.named_parameters(remove_duplicate=False))
         of_encoder, of_decoder = (weights.get(f"{stack}.embed_tokens.weight") for stack in ("encoder", "decoder"))
+        # untied from the output since, as by PEFT's `merge_and_unload`, both stacks still embed by one matrix
         if of_encoder is not None and of_encoder is of_decoder and not self.config.has_shared_embeddings:
             self.config.share_encoder_decoder_embeddings = True
         return super().save_pretrained(*args, **kwargs)
@@ -533,11 +512,7 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
-        """Resize the vocabulary everywhere it stands: the embeddings of both sides and the output projection.
-
-        Raises:
-            ValueError: where source and target vocabularies are separate, since one number cannot say which is meant.
-        """
+        """Resize the vocabulary everywhere it stands, unless there are two: one number cannot say which is meant."""
         if self.config.target_vocab_size is not None and (new_num_tokens or pad_to_multiple_of):
             raise ValueError(
                 f"this model has separate vocabularies of {self.config.vocab_size} source and "
@@ -547,10 +522,9 @@ class VanillaTransformerPreTrainedModel(PreTrainedModel):
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         # a stack alone has none
         decoder = getattr(self.base_model, "decoder", None) if self.config.is_encoder_decoder else None
-        if decoder is not None and embeddings.num_embeddings != decoder.embed_tokens.num_embeddings:
-            decoder.embed_tokens = self._get_resized_embeddings(
-                decoder.embed_tokens, embeddings.num_embeddings, mean_resizing=mean_resizing
-            )
+        if decoder is not None and len(embeddings.weight) != len(decoder.embed_tokens.weight):
+            resize = self._get_resized_embeddings
+            decoder.embed_tokens = resize(decoder.embed_tokens, len(embeddings.weight), mean_resizing=mean_resizing)
             self.tie_weights()
         return embeddings
 
@@ -580,25 +554,12 @@ class VanillaTransformerStack(VanillaTransformerEmbeddings, VanillaTransformerPr
         none: dict[str, Any] = {}
         self._tp_plan = self._ep_plan = self._pp_plan = self._fsdp_plan = none
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.embed_tokens = value
-
-    def add_position_bias(
-        self, mask: torch.Tensor | None, queries: torch.Tensor, keys: torch.Tensor, states: torch.Tensor
-    ) -> torch.Tensor | None:
-        """Return the mask of self-attention, with what ALiBi or T5's relative positions add to the scores of each head.
-
-        Distances are counted in places of a row, so padding on either side changes none.
+    def add_position_bias(self, mask: Tensor | None, queries: Tensor, keys: Tensor, states: Tensor) -> Tensor | None:
+        """Return the mask of self-attention with what ALiBi or T5's relative positions add: (B or 1, H, T, S).
 
         Args:
-            mask: (B, 1, T, S) or `None`, as transformers makes it for `states`.
-            queries, keys: (T,) and (S,), their places in a row.
-
-        Returns:
-            (B or 1, H, T, S); `mask` where positions are of another kind.
+            mask: (B, 1, T, S) or `None`, as transformers makes it for `states`; returned where positions are of another kind.
+            queries, keys: (T,) and (S,), their places in a row, so that padding on either side changes no distance.
         """
         if not self.config.has_position_bias:
             return mask
@@ -613,40 +574,30 @@ class VanillaTransformerStack(VanillaTransformerEmbeddings, VanillaTransformerPr
         return list(self.layers) * self.depth if self.config.shared_layers else list(self.layers)
 
     def run_layers(
-        self,
-        hidden_states: torch.Tensor,
-        masks: dict[str, torch.Tensor | None],
-        encoder_hidden_states: torch.Tensor | None = None,
-        *,
-        position_ids: torch.Tensor,
-        **kwargs: Any,
-    ) -> torch.Tensor:
-        """Run states (B, T, D) through the layers and the last norm; `masks` by kind of layer, `kwargs` are those of one."""
-        rotary: dict[str, torch.Tensor] = {}
-        if self.config.position_encoding == "rope":  # once for all layers
+        self, states: Tensor, masks: dict[str, Any], source: Tensor | None, position_ids: Tensor, **kwargs: Any
+    ) -> Tensor:
+        """Run states (B, T, D) through the layers, and the last norm.
+
+        Args:
+            masks: of self-attention, by kind of layer.
+            source: (B, S, D), for cross-attention.
+            kwargs: those of a layer.
+        """
+        rotary: dict[str, Tensor] = {}
+        if self.config.position_encoding == "rope":  # once for all layers of a kind
             rotary = {kind: rotary_embeddings_of(self.config, kind, position_ids) for kind in masks}
         for index, layer in enumerate(self.layers_in_order()):
             kind = self.config.attention_kinds[index]
+            kwargs |= {"position_ids": position_ids, "rotary": rotary.get(kind), "layer_idx": index}
             # states positional, cache by keyword: the gradient checkpointing layer tells them apart so
-            hidden_states = layer(
-                hidden_states,
-                masks[kind],
-                encoder_hidden_states,
-                position_ids=position_ids,
-                rotary=rotary.get(kind),
-                layer_idx=index,
-                **kwargs,
-            )
-        return self.norm(hidden_states)
+            states = layer(states, masks[kind], source, **kwargs)
+        return self.norm(states)
 
 
 class VanillaTransformerEncoder(VanillaTransformerStack):
     """A stack in which every token attends to every other (section 3.1)."""
 
-    _can_record_outputs = {
-        "hidden_states": VanillaTransformerLayer,
-        "attentions": VanillaTransformerAttention,
-    }
+    _can_record_outputs = {"hidden_states": VanillaTransformerLayer, "attentions": VanillaTransformerAttention}
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config, config.num_hidden_layers, config.vocab_size, is_causal=False, has_cross=False)
@@ -655,11 +606,11 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """`input_ids` (B, S) or `inputs_embeds` (B, S, E); `attention_mask` (B, S) or 4D. Returns states (B, S, D)."""
@@ -676,13 +627,12 @@ class VanillaTransformerEncoder(VanillaTransformerStack):
         given = (input_ids, inputs_embeds, position_ids, token_type_ids)
         input_ids, inputs_embeds, position_ids, token_type_ids = map(batch.unpad, given)  # (B, S, ...) or (1, N, ...)
         states = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)  # (B, S, D) or (1, N, D)
-        # mask
-        keys = dict.fromkeys(self.config.attention_kinds, places)
-        own = same_sequence(packed, packed)
+        # masks
+        keys, own = dict.fromkeys(self.config.attention_kinds, places), same_sequence(packed, packed)
         masks = batch.self_attention_masks(self, states, attention_mask, places, keys, and_mask_function=own)
         # layers
         lengths = batch.attending_to(batch)
-        states = self.run_layers(states, masks, position_ids=position_ids, lengths=lengths, **kwargs)
+        states = self.run_layers(states, masks, None, position_ids, lengths=lengths, **kwargs)
         # back to the shape of the batch
         return BaseModelOutput(batch.pad(states))
 
@@ -705,16 +655,16 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        encoder_hidden_states: torch.Tensor | None = None,
-        encoder_attention_mask: torch.Tensor | None = None,
-        encoder_position_ids: torch.LongTensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        encoder_position_ids: Tensor | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
-        token_type_ids: torch.LongTensor | None = None,
+        token_type_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """`input_ids` (B, T) or `inputs_embeds` (B, T, E), behind `cache`; `attention_mask` (B, past + T) or 4D.
@@ -763,24 +713,15 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
                 self.config, states, encoder_attention_mask, encoder_hidden_states, pairs
             )
         # layers
-        states = self.run_layers(
-            states,
-            masks,
-            batch_of_source.unpad(encoder_hidden_states),
-            encoder_attention_mask=cross_mask,
-            cache=cache,
-            use_cache=use_cache,
-            position_ids=position_ids,
-            lengths=batch.attending_to(batch),
-            cross_lengths=batch.attending_to(batch_of_source),
-            **kwargs,
-        )
+        kwargs |= {"cache": cache, "use_cache": use_cache, "encoder_attention_mask": cross_mask}
+        kwargs |= {"lengths": batch.attending_to(batch), "cross_lengths": batch.attending_to(batch_of_source)}
+        states = self.run_layers(states, masks, batch_of_source.unpad(encoder_hidden_states), position_ids, **kwargs)
         # back to the shape of the batch
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=batch.pad(states), cache=cache if use_cache else None
         )
 
-    def _check_source(self, inputs: torch.Tensor, source: torch.Tensor | None, mask: Any) -> None:
+    def _check_source(self, inputs: Tensor, source: Tensor | None, mask: Any) -> None:
         """Refuse a source (B or 1, S, D) that is missing, has other rows than the inputs (B, T, ...), or another mask."""
         if source is None:
             if self.has_cross_attention:
@@ -795,7 +736,7 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache())
         return DynamicCache(config=self.config)
 
-    def _places(self, cache: Any, inputs: torch.Tensor, mask: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def _places(self, cache: Any, inputs: Tensor, mask: Any) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the places of the inputs (T,) and, for each kind of layer, of the keys (S,) in a row.
 
         A mask that does not fit them is refused.
@@ -834,7 +775,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         self.post_init()
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """As in transformers, which asks `tie_word_embeddings` whether the stacks share an embedding."""
+        """Return which are tied; transformers would ask `tie_word_embeddings` whether the stacks share an embedding."""
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return dict(self._tied_weights_keys) if self.config.has_shared_embeddings else {}
@@ -853,19 +794,19 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        decoder_position_ids: torch.LongTensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        cross_attention_mask: torch.Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        cross_attention_mask: Tensor | None = None,
         use_cache: bool | None = None,
-        token_type_ids: torch.LongTensor | None = None,
+        token_type_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput | BaseModelOutputWithPast | Seq2SeqModelOutput:
         """Run the stacks.
@@ -884,21 +825,12 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
             cache: keys and values of earlier positions; `use_cache` returns it.
             token_type_ids: (B, S), where `type_vocab_size` says that there are types; 0 by default.
         """
+        given = (input_ids, attention_mask, position_ids)
         if self.config.architecture == "encoder-only":
-            return self.encoder(
-                input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids=token_type_ids, **kwargs
-            )
+            return self.encoder(*given, inputs_embeds, token_type_ids, **kwargs)
         if self.config.architecture == "decoder-only":
-            outputs = self.decoder(
-                input_ids,
-                attention_mask,
-                position_ids,
-                cache=cache,
-                inputs_embeds=inputs_embeds,
-                use_cache=use_cache,
-                token_type_ids=token_type_ids,
-                **kwargs,
-            )
+            kwargs |= {"token_type_ids": token_type_ids, "cache": cache, "use_cache": use_cache}
+            outputs = self.decoder(*given, inputs_embeds=inputs_embeds, **kwargs)
             return BaseModelOutputWithPast(
                 last_hidden_state=outputs.last_hidden_state,
                 cache=outputs.cache,
@@ -906,9 +838,7 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
                 attentions=outputs.attentions,
             )
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids, attention_mask, position_ids, inputs_embeds, token_type_ids=token_type_ids, **kwargs
-            )
+            encoder_outputs = self.encoder(*given, inputs_embeds, token_type_ids, **kwargs)
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(*encoder_outputs[:3])
         # BART takes the source for the target where none is given, which of a translator is wrong in silence
@@ -953,20 +883,21 @@ class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
-        if config.architecture not in self.supported_architectures:
-            heads = [head.__name__ for head in HEADS if config.architecture in head.supported_architectures]
-            auto_classes = {path.rpartition(".")[2]: name for name, path in AUTO_MAP.items()}
+        if not self.supports(config):
+            classes = {
+                globals()[path.rpartition(".")[2]]: auto for auto, path in AUTO_MAP.items() if "ModelFor" in auto
+            }
+            heads = {head.__name__: auto for head, auto in classes.items() if head.supports(config)}
             raise ValueError(
                 f"{type(self).__name__} needs architecture={' or '.join(map(repr, self.supported_architectures))}, not "
-                f"{config.architecture!r}, whose heads are {', '.join(heads)}; load it with {auto_classes[heads[0]]}."
+                f"{config.architecture!r}, whose heads are {', '.join(heads)}; load it with {next(iter(heads.values()))}."
             )
         self.model = VanillaTransformerModel(config)
 
-    def get_input_embeddings(self) -> nn.Module:
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.model.set_input_embeddings(value)
+    @classmethod
+    def supports(cls, config: VanillaTransformerConfig) -> bool:
+        """Whether the head can stand on a model of this architecture."""
+        return config.architecture in cls.supported_architectures
 
     @property
     def accepts_loss_kwargs(self) -> bool:
@@ -974,7 +905,7 @@ class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
         let_trainer_count_labels()
         return True
 
-    def counted_labels(self, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    def counted_labels(self, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the `labels` (B, T) among a forward's `inputs`, -100 where the mask leaves them out of the loss.
 
         `Trainer` counts them, as any loop should that gives `num_items_in_batch`. Empty for a head without such labels.
@@ -1004,7 +935,7 @@ class VanillaTransformerPredictionHeadTransform(nn.Module):
         self.activation = ACT2FN[config.hidden_act]
         self.norm = build_norm(config, config.embedding_width)
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden_states: Tensor) -> Tensor:
         return self.norm(self.activation(self.dense(hidden_states)))
 
 
@@ -1012,6 +943,8 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
     """A projection from states to tokens, tied to the embedding of the side that is written (section 3.4)."""
 
     _has_label_for_each_token = True
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def __init__(self, config: VanillaTransformerConfig):
         super().__init__(config)
@@ -1022,16 +955,14 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
         width = config.embedding_width if config.output_transform else config.hidden_size
         self.lm_head = nn.Linear(width, config.output_vocab_size, bias=config.output_bias == "trained")
         fixed = config.output_bias == "fixed"
-        self.output_bias: torch.Tensor | None
+        self.output_bias: Tensor | None
         self.register_buffer("output_bias", torch.zeros(config.output_vocab_size) if fixed else None)
         side = "encoder" if config.architecture == "encoder-only" or config.has_shared_embeddings else "decoder"
         self._tied_weights_keys = {"lm_head.weight": f"model.{side}.embed_tokens.weight"}
         self.post_init()
 
-    def resize_token_embeddings(
-        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
         if self.output_bias is not None:
             missing = embeddings.num_embeddings - len(self.output_bias)  # cut off where below 0
             self.output_bias = nn.functional.pad(self.output_bias, (0, missing))
@@ -1045,32 +976,25 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
         return type(head) is nn.Linear and not any(hooks) and "forward" not in vars(head)
 
     def _init_weights(self, module: nn.Module) -> None:
-        if module is not self.lm_head or module.weight is not self._tied_embedding():
+        tied_to = self._tied_weights_keys["lm_head.weight"]
+        if module is not self.lm_head or module.weight is not self.get_parameter(tied_to):
             super()._init_weights(module)
         elif module.bias is not None:  # a tied matrix is initialised as an embedding
             init.zeros_(module.bias)
         if module is self and self.output_bias is not None:
             init.zeros_(self.output_bias)
 
-    def _tied_embedding(self) -> nn.Parameter:
-        """Return the embedding that the output is tied to, or would be."""
-        return self.get_parameter(self._tied_weights_keys["lm_head.weight"])
-
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers; one matrix in two places is saved as one, whatever the configuration says by then.
-
-        PEFT's `merge_and_unload` says there that it is two wherever output and input embedding differ, as they do with
-        separate vocabularies; of a tied one, saved once, nothing would then fill the second place.
-        """
+        """Save as in transformers; one matrix in two places as one, whatever the configuration says by then."""
         weights = dict(self.named_parameters(remove_duplicate=False))
+        # PEFT's `merge_and_unload` unties what differs from the input embedding, as with separate vocabularies; saved once,
+        # the matrix would then be missing in its second place
         pairs = [(weights.get(one), weights.get(other)) for one, other in self._tied_weights_keys.items()]
         if all(one is not None and one is other for one, other in pairs):
             self.config.tie_word_embeddings = True
         return super().save_pretrained(*args, **kwargs)
 
-    def skips_logits(
-        self, skip_logits: bool | None, labels: torch.Tensor | None, logits_to_keep: int | torch.Tensor = 0
-    ) -> bool:
+    def skips_logits(self, skip_logits: bool | None, labels: Tensor | None, logits_to_keep: int | Tensor = 0) -> bool:
         """Whether a forward returns the loss alone: where that is asked for and, by default, in training with labels."""
         if labels is None or not self._projects_by_weight_alone:
             return False
@@ -1081,16 +1005,15 @@ class VanillaTransformerLMHeadModel(VanillaTransformerHeadModel):
 
     def logits_and_loss(
         self,
-        hidden_states: torch.Tensor,
-        labels: torch.Tensor | None,
-        logits_to_keep: int | torch.Tensor = 0,
+        hidden_states: Tensor,
+        labels: Tensor | None,
+        logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = False,
         **kwargs: Any,
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Logits (B, T, V), and the loss where there are labels (B, T), aligned with the states (B, T, D).
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return logits (B, T, V), and the loss where there are labels (B, T), aligned with the states (B, T, D).
 
-        `skip_logits` gives the same loss without ever holding all logits: less memory, and faster. `None`, the default of
-        forwards, does so in training, as fused kernels do; evaluation has logits, as has a forward without labels.
+        With `skip_logits`, by default (`None`) in training, the loss alone: the package never holds all logits then.
         """
         options = self._loss_options(kwargs)
         check_labels(labels, hidden_states.shape[:2])
@@ -1119,12 +1042,8 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     """Encoder-decoder that writes a target for a source: translation, summarization, any text to text."""
 
     supported_architectures = ("encoder-decoder",)
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
-    def prepare_decoder_input_ids_from_labels(
-        self, labels: torch.Tensor, starts: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor, starts: Tensor | None = None) -> Tensor:
         """(B, T) labels to (B, T) decoder inputs: shifted right behind the start token, as often as `starts` (B, T) says."""
         return shift_right(labels, self.config.start_token_id, self.config.pad_token_id, starts)
 
@@ -1132,19 +1051,19 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        decoder_position_ids: torch.LongTensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
         encoder_outputs: BaseModelOutput | tuple | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
+        logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
@@ -1155,7 +1074,7 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
                 targets in a row that `decoder_position_ids` tell apart. -100: no loss; nor where
                 `decoder_attention_mask` has padding.
             logits_to_keep: only the last so many positions, or these positions, get logits; 0 for all.
-            skip_logits: with labels, return the loss alone, without ever holding all logits; by default in training.
+            skip_logits: with labels, return the loss alone; by default in training.
         """
         if labels is not None:
             use_cache = False  # a loss needs all positions at once
@@ -1168,20 +1087,11 @@ class VanillaTransformerForConditionalGeneration(VanillaTransformerGenerationMix
             if skip_logits and self.training and free and Kernels.used.supports_varlen(self.config, labels, kwargs):
                 # nothing looks back at what stands behind the last label of a row, so it can be left out
                 decoder_attention_mask = (labels != IGNORED).flip(-1).cumsum(-1).flip(-1) > 0
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            position_ids,
-            decoder_input_ids,
-            decoder_attention_mask,
-            decoder_position_ids,
-            encoder_outputs=encoder_outputs,
-            cache=cache,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
+        source = (input_ids, attention_mask, position_ids)
+        target = (decoder_input_ids, decoder_attention_mask, decoder_position_ids)
+        kwargs |= {"inputs_embeds": inputs_embeds, "decoder_inputs_embeds": decoder_inputs_embeds}
+        kwargs |= {"encoder_outputs": encoder_outputs, "cache": cache, "use_cache": use_cache}
+        outputs = self.model(*source, *target, **kwargs)
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, logits_to_keep, skip_logits, **kwargs)
         return Seq2SeqLMOutput(loss=loss, logits=logits, **beside_states(outputs))
 
@@ -1190,10 +1100,8 @@ class VanillaTransformerForCausalLM(VanillaTransformerGenerationMixin, VanillaTr
     """Decoder-only language model: continues a text."""
 
     supported_architectures = ("decoder-only",)
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
-    def counted_labels(self, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    def counted_labels(self, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
         """As for other heads, of `labels` and of `shift_labels`; see `ignore_labels_without_context`."""
         mask, counted = inputs.get("attention_mask"), {}
         for name in ("labels", "shift_labels"):
@@ -1206,16 +1114,16 @@ class VanillaTransformerForCausalLM(VanillaTransformerGenerationMixin, VanillaTr
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
         cache: Cache | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
         use_cache: bool | None = None,
-        logits_to_keep: int | torch.Tensor = 0,
+        logits_to_keep: int | Tensor = 0,
         skip_logits: bool | None = None,
-        token_type_ids: torch.LongTensor | None = None,
+        token_type_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """(B, T) ids to logits (B, T, V).
@@ -1225,21 +1133,13 @@ class VanillaTransformerForCausalLM(VanillaTransformerGenerationMixin, VanillaTr
                 what stands behind it or behind the end of another sequence in the row, has none either, so that the loss
                 is the mean over tokens that follow a token, on whichever side padding stands and if it has labels.
             logits_to_keep: only the last so many positions, or these positions, get logits; 0 for all.
-            skip_logits: with labels, return the loss alone, without ever holding all logits; by default in training.
+            skip_logits: with labels, return the loss alone; by default in training.
             shift_labels (among the `kwargs`): (B, T), the token that follows each, in place of what `labels` would give.
         """
         if labels is not None or kwargs.get("shift_labels") is not None:
             use_cache = False  # a loss needs all positions at once
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            position_ids,
-            cache=cache,
-            inputs_embeds=inputs_embeds,
-            token_type_ids=token_type_ids,
-            use_cache=use_cache,
-            **kwargs,
-        )
+        kwargs |= {"token_type_ids": token_type_ids, "cache": cache, "use_cache": use_cache}
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
         given = {"labels": labels, "shift_labels": kwargs.get("shift_labels"), "attention_mask": attention_mask}
         counted = self.counted_labels(given | {"position_ids": position_ids})
         next_tokens = counted.get("shift_labels")
@@ -1256,33 +1156,22 @@ class VanillaTransformerForMaskedLM(VanillaTransformerLMHeadModel):
     """Encoder-only model that fills in masked tokens."""
 
     supported_architectures = ("encoder-only",)
-    _tp_plan = {"lm_head": "colwise_gather_output"}
-    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
         skip_logits: bool | None = None,
-        token_type_ids: torch.LongTensor | None = None,
+        token_type_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
-        """(B, T) ids to logits (B, T, V); `labels` (B, T) hold the token at masked positions and -100 elsewhere.
-
-        Those at padding do not count.
-        """
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            position_ids,
-            inputs_embeds=inputs_embeds,
-            token_type_ids=token_type_ids,
-            **kwargs,
-        )
+        """(B, T) ids to logits (B, T, V); `labels` (B, T): the token at masked positions, -100 elsewhere as at padding."""
+        kwargs["token_type_ids"] = token_type_ids
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
         labels = ignore_padding_labels(labels, attention_mask)
         logits, loss = self.logits_and_loss(outputs.last_hidden_state, labels, skip_logits=skip_logits, **kwargs)
         return MaskedLMOutput(loss=loss, logits=logits, **beside_states(outputs))
@@ -1305,9 +1194,9 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
         self.score = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
-    def pool(self, hidden_states: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    def pool(self, hidden_states: Tensor, mask: Tensor | None) -> Tensor:
         """States (B, T, D) and their mask (B, T) to (B, D)."""
-        if mask is None or mask.dim() != 2:
+        if not is_padding_mask(mask):
             mask = torch.ones(hidden_states.shape[:2], dtype=torch.long, device=hidden_states.device)
         if self.config.architecture == "encoder-only":
             weights = mask.to(hidden_states.dtype).unsqueeze(-1)
@@ -1315,7 +1204,7 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
         last = (mask.long() * torch.arange(1, mask.shape[1] + 1, device=mask.device)).argmax(-1)  # (B,)
         return hidden_states[torch.arange(len(last), device=last.device), last]
 
-    def classification_loss(self, logits: torch.Tensor, labels: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    def classification_loss(self, logits: Tensor, labels: Tensor, **kwargs: Any) -> Tensor:
         """By `config.problem_type`; where that is unset, the labels set it, as everywhere in transformers.
 
         Numbers: mean squared error. One of several classes: cross entropy, smoothed. Several classes at once: binary
@@ -1340,14 +1229,14 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
-        decoder_attention_mask: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> SequenceClassifierOutput | Seq2SeqSequenceClassifierOutput:
         """(B, T) ids to logits (B, num_labels).
@@ -1357,21 +1246,14 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
         """
         inputs = exactly_one(input_ids, inputs_embeds)
         mask = attention_mask
-        kwargs["use_cache"] = False
+        kwargs |= {"token_type_ids": token_type_ids, "use_cache": False}
         if self.config.is_encoder_decoder:
             if decoder_input_ids is None:
                 nothing = torch.full((inputs.shape[0], 1), IGNORED, device=inputs.device)
                 decoder_input_ids = shift_right(nothing, self.config.start_token_id, self.config.pad_token_id)
             mask = decoder_attention_mask
             kwargs |= {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            position_ids,
-            inputs_embeds=inputs_embeds,
-            token_type_ids=token_type_ids,
-            **kwargs,
-        )
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
         pooled = self.pool(outputs.last_hidden_state, mask)
         logits = self.score(self.dropout(pooled))
         if labels is not None and labels.shape[0] != logits.shape[0]:
@@ -1396,24 +1278,17 @@ class VanillaTransformerForTokenClassification(VanillaTransformerHeadModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
         """(B, T) ids to logits (B, T, num_labels); `labels` (B, T) are classes, -100 where none counts, as at padding."""
-        kwargs["use_cache"] = False
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            position_ids,
-            inputs_embeds=inputs_embeds,
-            token_type_ids=token_type_ids,
-            **kwargs,
-        )
+        kwargs |= {"token_type_ids": token_type_ids, "use_cache": False}
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
         check_labels(labels, outputs.last_hidden_state.shape[:2])
         labels = ignore_padding_labels(labels, attention_mask)
         logits = self.score(self.dropout(outputs.last_hidden_state))
@@ -1436,13 +1311,13 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        start_positions: torch.LongTensor | None = None,
-        end_positions: torch.LongTensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> QuestionAnsweringModelOutput:
         """(B, T) ids to start and end logits (B, T), lowest at padding.
@@ -1451,17 +1326,10 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
             start_positions, end_positions: (B,) or (B, 1); those outside the text, which truncation leaves, do not
                 count. The loss is not smoothed: neighbours of the right token are not as wrong as any other.
         """
-        kwargs["use_cache"] = False
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            position_ids,
-            inputs_embeds=inputs_embeds,
-            token_type_ids=token_type_ids,
-            **kwargs,
-        )
+        kwargs |= {"token_type_ids": token_type_ids, "use_cache": False}
+        outputs = self.model(input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **kwargs)
         logits = self.qa_outputs(self.dropout(outputs.last_hidden_state))  # (B, T, 2)
-        if attention_mask is not None and attention_mask.dim() == 2:
+        if is_padding_mask(attention_mask):
             # the softmax is over positions, so padding would have a share in it
             logits = logits.masked_fill(attention_mask.unsqueeze(-1) == 0, torch.finfo(logits.dtype).min)
         start_logits, end_logits = logits.unbind(-1)
@@ -1472,7 +1340,7 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
             for position_logits, positions in ((start_logits, start_positions), (end_logits, end_positions)):
                 outside = (positions < 0) | (positions >= position_logits.shape[1])
                 positions = positions.masked_fill(outside, IGNORED)
-                if attention_mask is not None and attention_mask.dim() == 2:
+                if is_padding_mask(attention_mask):
                     is_token = attention_mask.gather(1, positions.view(-1, 1).clamp(min=0)).view_as(positions)
                     positions = positions.masked_fill(is_token == 0, IGNORED)
                 losses.append(smoothed_cross_entropy(position_logits, positions, num_items_in_batch=count))
@@ -1480,26 +1348,3 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
         return QuestionAnsweringModelOutput(
             loss=loss, start_logits=start_logits, end_logits=end_logits, **beside_states(outputs)
         )
-
-
-# named in the error of a head that is given an architecture it cannot serve
-HEADS: tuple[type[VanillaTransformerHeadModel], ...] = (
-    VanillaTransformerForConditionalGeneration,
-    VanillaTransformerForCausalLM,
-    VanillaTransformerForMaskedLM,
-    VanillaTransformerForSequenceClassification,
-    VanillaTransformerForTokenClassification,
-    VanillaTransformerForQuestionAnswering,
-)
-
-
-__all__ = [
-    "VanillaTransformerForCausalLM",
-    "VanillaTransformerForConditionalGeneration",
-    "VanillaTransformerForMaskedLM",
-    "VanillaTransformerForQuestionAnswering",
-    "VanillaTransformerForSequenceClassification",
-    "VanillaTransformerForTokenClassification",
-    "VanillaTransformerModel",
-    "VanillaTransformerPreTrainedModel",
-]

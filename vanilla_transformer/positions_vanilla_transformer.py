@@ -9,20 +9,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from .sequences_vanilla_transformer import can_inspect_values
 
 
-def position_angles(position_ids: torch.Tensor, width: int, theta: float) -> torch.Tensor:
+def position_angles(position_ids: Tensor, width: int, theta: float) -> Tensor:
     """Return `pos * theta^(-2i/width)`, (..., ceil(width / 2)), in float64 where the device has it."""
     precise = torch.float32 if position_ids.device.type == "mps" else torch.float64
     exponents = torch.arange(0, width, 2, device=position_ids.device, dtype=precise) / width
     return position_ids.unsqueeze(-1).to(precise) * torch.pow(theta, -exponents)
 
 
-def rotary_embeddings(position_ids: torch.Tensor, width: int, theta: float) -> torch.Tensor:
+def rotary_embeddings(position_ids: Tensor, width: int, theta: float) -> Tensor:
     """Return cosine and sine of `pos * theta^(-2i/width)`, by which the i-th pair is turned (Su et al. 2021).
 
     Args:
@@ -36,7 +36,7 @@ def rotary_embeddings(position_ids: torch.Tensor, width: int, theta: float) -> t
     return torch.stack([angles.cos(), angles.sin()]).float()
 
 
-def rotary_embeddings_of(config: Any, kind: str, position_ids: torch.Tensor) -> torch.Tensor:
+def rotary_embeddings_of(config: Any, kind: str, position_ids: Tensor) -> Tensor:
     """Return [`rotary_embeddings`] of one kind of layers (2, ..., rotary_dim / 2), scaled as `rope_parameters` say."""
     parameters = config.rope_parameters_of(kind)
     if parameters["rope_type"] == "default":
@@ -57,7 +57,7 @@ def rotary_embeddings_of(config: Any, kind: str, position_ids: torch.Tensor) -> 
     return torch.stack([angles.cos(), angles.sin()]) * factor
 
 
-def apply_rotary_pos_emb(states: torch.Tensor, rotary: torch.Tensor) -> torch.Tensor:
+def apply_rotary_pos_emb(states: Tensor, rotary: Tensor) -> Tensor:
     """Turn the pairs of queries or keys (B, H, T, d) by `rotary_embeddings` (2, B or 1, T, d/2 or fewer).
 
     A pair is i and i + d/2, as in Llama; of what is turned, where that is only the first part of a head.
@@ -71,7 +71,7 @@ def apply_rotary_pos_emb(states: torch.Tensor, rotary: torch.Tensor) -> torch.Te
     return torch.cat(turned if rest is None else [*turned, rest], dim=-1)
 
 
-def alibi_slopes(heads: int) -> torch.Tensor:
+def alibi_slopes(heads: int) -> Tensor:
     """Return how fast scores fall with distance in each head (Press et al. 2022): `2^(-8i/n)`, i = 1 ... n; (heads,).
 
     For a number of heads that is no power of two, those of the power below, then every other one of the power above.
@@ -82,7 +82,7 @@ def alibi_slopes(heads: int) -> torch.Tensor:
     return torch.tensor(slopes)
 
 
-def relative_buckets(distance: torch.Tensor, is_causal: bool, buckets: int, max_distance: int) -> torch.Tensor:
+def relative_buckets(distance: Tensor, is_causal: bool, buckets: int, max_distance: int) -> Tensor:
     """Return T5's buckets of distances (Raffel et al. 2020, section 2.1), 0 to `buckets` - 1.
 
     Half of them hold one distance each; those beyond grow with its logarithm up to `max_distance`, whose bucket holds all
@@ -102,7 +102,7 @@ def relative_buckets(distance: torch.Tensor, is_causal: bool, buckets: int, max_
     return later + torch.where(distance < exact, distance, far)
 
 
-def position_bias(config: Any, table: nn.Embedding | None, distance: torch.Tensor, is_causal: bool) -> torch.Tensor:
+def position_bias(config: Any, table: nn.Embedding | None, distance: Tensor, is_causal: bool) -> Tensor:
     """Return what ALiBi, or T5's `table` of a number for each bucket and head, adds to scores at `distance` (T, S): (H, T, S)."""
     if table is None:
         slopes = alibi_slopes(config.num_attention_heads).to(distance.device)
@@ -111,13 +111,13 @@ def position_bias(config: Any, table: nn.Embedding | None, distance: torch.Tenso
     return table(relative_buckets(distance, is_causal, buckets, farthest)).permute(2, 0, 1)
 
 
-def compute_dtype(states: torch.Tensor) -> torch.dtype:
+def compute_dtype(states: Tensor) -> torch.dtype:
     """Return the dtype in which matrices are multiplied: under autocast another than that of the states."""
     device = states.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
 
 
-def add_to_mask(bias: torch.Tensor, mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+def add_to_mask(bias: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return a mask that is added to scores, of `bias` (..., H, T, S) and a mask of booleans or numbers (..., 1, T, S).
 
     Its lowest values are finite in `dtype`, since softmax makes nothing of a row of infinite ones.
@@ -137,7 +137,7 @@ class VanillaTransformerLearnedPositions(nn.Embedding):
         super().__init__(count + offset, width)
         self.offset = offset
 
-    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, position_ids: Tensor) -> Tensor:
         count = self.num_embeddings - self.offset
         if can_inspect_values(position_ids) and (longest := int(position_ids.max()) + 1) > count:
             raise ValueError(

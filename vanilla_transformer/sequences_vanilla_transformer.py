@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers.masking_utils import (
     create_bidirectional_mask,
     create_bidirectional_sliding_window_mask,
@@ -23,12 +23,12 @@ from transformers.utils.import_utils import is_tracing
 # ------------------------------------------------------------------------------------------------- inputs and masks
 
 
-def can_inspect_values(ids: torch.Tensor) -> bool:
+def can_inspect_values(ids: Tensor) -> bool:
     """Whether ids can be checked: reading a value off an accelerator would stall it, and a traced tensor has none."""
     return ids.device.type == "cpu" and ids.numel() > 0 and not is_tracing(ids)
 
 
-def exactly_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, prefix: str = "") -> torch.Tensor:
+def exactly_one(input_ids: Tensor | None, inputs_embeds: Tensor | None, prefix: str = "") -> Tensor:
     """Return the one of the two that is given.
 
     Raises:
@@ -53,7 +53,7 @@ def exactly_one(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | No
     return inputs
 
 
-def check_ids(ids: torch.Tensor, size: int, sentence: str) -> None:
+def check_ids(ids: Tensor, size: int, sentence: str) -> None:
     """Refuse ids that are no rows of a table of `size`, with a sentence that has places for the id and the size."""
     if ids.is_floating_point():
         raise ValueError(f"token ids are integers, not {ids.dtype}; give embeddings as inputs_embeds.")
@@ -65,7 +65,7 @@ def check_ids(ids: torch.Tensor, size: int, sentence: str) -> None:
 
 def is_padding_mask(mask: Any) -> bool:
     """Whether a mask is (B, T), 1 for tokens and 0 for padding, and not a ready one of attention or none at all."""
-    return isinstance(mask, torch.Tensor) and mask.dim() == 2
+    return isinstance(mask, Tensor) and mask.dim() == 2
 
 
 def check_mask(name: str, mask: Any, queries: int, keys: int, tokens: int | None) -> None:
@@ -78,7 +78,7 @@ def check_mask(name: str, mask: Any, queries: int, keys: int, tokens: int | None
         keys: number of keys that attention will see; a static cache holds room for later ones.
         tokens: number of tokens so far; `None` where that is not known without waiting for an accelerator.
     """
-    if not isinstance(mask, torch.Tensor):
+    if not isinstance(mask, Tensor):
         return
     fits = mask.dim() == 2 and tokens in (None, mask.shape[1])
     if not fits and not (mask.dim() == 4 and mask.shape[2:] == (queries, keys)):
@@ -88,7 +88,7 @@ def check_mask(name: str, mask: Any, queries: int, keys: int, tokens: int | None
         )
 
 
-def positions_from_mask(attention_mask: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:
+def positions_from_mask(attention_mask: Tensor | None, places: Tensor) -> Tensor:
     """Return the position of every token in its own sequence, (B, T) or (1, T): padding on either side does not count.
 
     Args:
@@ -103,7 +103,7 @@ def positions_from_mask(attention_mask: torch.Tensor | None, places: torch.Tenso
 # ----------------------------------------------------------------------------------- several sequences packed in a row
 
 
-def packed_sequences(position_ids: torch.Tensor | None, mask: Any, batch_size: int) -> torch.Tensor | None:
+def packed_sequences(position_ids: Tensor | None, mask: Any, batch_size: int) -> Tensor | None:
     """Return which of several sequences in a row each token belongs to: (B, T); `None` where every row is one sequence.
 
     As everywhere in transformers, sequences are packed where there is no mask and `position_ids` start again.
@@ -113,7 +113,7 @@ def packed_sequences(position_ids: torch.Tensor | None, mask: Any, batch_size: i
     return find_packed_sequence_indices(position_ids.expand(batch_size, -1))
 
 
-def sequence_starts(position_ids: torch.Tensor | None, mask: Any, batch_size: int) -> torch.Tensor | None:
+def sequence_starts(position_ids: Tensor | None, mask: Any, batch_size: int) -> Tensor | None:
     """Return where each of several sequences in a row begins, and the one of a padded row: (B, T); `None` for no sign of it.
 
     Without a mask, and beside a 4D one, which may be of blocks, positions start again; a mask (B, T) is followed itself.
@@ -129,14 +129,14 @@ def sequence_starts(position_ids: torch.Tensor | None, mask: Any, batch_size: in
     return None if packed is None else nn.functional.pad(packed.diff(dim=-1) != 0, (1, 0), value=True)
 
 
-def same_sequence(of_queries: torch.Tensor | None, of_keys: torch.Tensor | None) -> Callable | None:
+def same_sequence(of_queries: Tensor | None, of_keys: Tensor | None) -> Callable | None:
     """Return for transformers' masks that a token attends to its own of [`packed_sequences`] alone; `None` for no such."""
     if of_queries is None or of_keys is None:
         return None
     return lambda batch, head, query, key: of_queries[batch, query] == of_keys[batch, key]
 
 
-def check_pairs(targets: torch.Tensor | None, sources: torch.Tensor | None) -> None:
+def check_pairs(targets: Tensor | None, sources: Tensor | None) -> None:
     """Refuse rows whose targets (B, T) are not as many as their sources (B, S), both as from [`packed_sequences`]."""
     if (targets is None) != (sources is None):
         raise ValueError("where rows hold several pairs, position_ids and decoder_position_ids both start anew.")
@@ -166,11 +166,11 @@ class PaddedBatch:
 
     lengths: list[int] | None = None
 
-    def unpad(self, rows: torch.Tensor | None) -> torch.Tensor | None:
+    def unpad(self, rows: Tensor | None) -> Tensor | None:
         """Return the rows as they are."""
         return rows
 
-    def pad(self, states: torch.Tensor) -> torch.Tensor:
+    def pad(self, states: Tensor) -> Tensor:
         """Return the states as they are."""
         return states
 
@@ -179,8 +179,8 @@ class PaddedBatch:
         return None
 
     def self_attention_masks(
-        self, stack: Any, states: torch.Tensor, mask: Any, queries: torch.Tensor, keys: dict[str, Any], **kwargs: Any
-    ) -> dict[str, torch.Tensor | None]:
+        self, stack: Any, states: Tensor, mask: Any, queries: Tensor, keys: dict[str, Any], **kwargs: Any
+    ) -> dict[str, Tensor | None]:
         """Return the mask (B, 1 or H, T, S) of each kind of a stack's layers; `None` for nothing to leave out or to add.
 
         Args:
@@ -195,8 +195,8 @@ class PaddedBatch:
         return {kind: stack.add_position_bias(made[kind], queries, keys[kind], states) for kind in keys}
 
     def cross_attention_mask(
-        self, config: Any, states: torch.Tensor, mask: Any, source: torch.Tensor, pairs: Callable | None
-    ) -> torch.Tensor | None:
+        self, config: Any, states: Tensor, mask: Any, source: Tensor, pairs: Callable | None
+    ) -> Tensor | None:
         """Return the mask (B, 1, T, S) of attention to a `source` (B, S, D); `pairs`: as from [`same_sequence`]."""
         if pairs is not None and is_flash_attention_requested(config):
             raise ValueError(
