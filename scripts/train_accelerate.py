@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Train an encoder-decoder in a loop that can be read: `python scripts/train_accelerate.py RECIPE.yaml [name=value ...] [--resume]`.
+"""Train an encoder-decoder in an Accelerate training loop: `python scripts/train_accelerate.py RECIPE.yaml [name=value ...] [--resume]`.
 
 What `vanilla-transformer train` does with transformers' Trainer, written out: the same recipe, data, batches, model and
 losses, update by update. To be read from top to bottom, and to be changed where a Trainer is in the way. Of the recipe's
@@ -111,7 +111,7 @@ def train(recipe: Recipe, settings: Any, accelerator: Accelerator, resume: bool,
             raise RecipeError(f"--resume resumes the run as it was started; set back {', '.join(changed)}.")
     set_seed(recipe.seed)
 
-    # Data: texts, tokenizer, rows of tokens, batches by token budget, which accelerate deals out to the processes
+    # Data: texts, tokenizer, rows of tokens, batches by token budget, which accelerate gives to the processes by rank
     task = recipe.new_task()
     parts = task.read(
         recipe.splits("data.train", "data.validation"), folder if checkpoint else None, accelerator.print
@@ -210,7 +210,7 @@ def train(recipe: Recipe, settings: Any, accelerator: Accelerator, resume: bool,
 
 @torch.no_grad()
 def evaluate(accelerator: Accelerator, model: Any, batches: DataLoader) -> float:
-    """Mean cross entropy of all target tokens of all processes, without label smoothing."""
+    """Return the mean cross entropy of all target tokens of all processes, without label smoothing."""
     model.eval()
     total = torch.zeros(2, dtype=torch.float64, device=accelerator.device)  # summed loss, tokens
     with torch.random.fork_rng([]):  # a loader draws a number when it starts: training does not depend on evaluations
@@ -224,7 +224,7 @@ def evaluate(accelerator: Accelerator, model: Any, batches: DataLoader) -> float
 
 
 def log(accelerator: Accelerator, folder: Path, progress: Progress, **values: float) -> None:
-    """A line on the screen and in `log.jsonl`."""
+    """Write a line to the screen and to `log.jsonl`."""
     if accelerator.is_main_process:
         line = json.dumps({"step": progress.updates, "epoch": progress.epoch, **values})
         print(line, flush=True)
@@ -235,7 +235,7 @@ def log(accelerator: Accelerator, folder: Path, progress: Progress, **values: fl
 def save(
     accelerator: Accelerator, folder: Path, progress: Progress, model: Any, optimizer: Any, scheduler: Any
 ) -> None:
-    """Model, optimizer, schedule, progress and random states, whole or not at all, in the place of those before."""
+    """Save model, optimizer, schedule, progress and random states atomically, in the place of those before."""
     names = [new_temporary_dir(folder).name if accelerator.is_main_process else None]
     unfinished = folder / str(broadcast_object_list(names)[0])
     try:

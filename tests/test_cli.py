@@ -186,7 +186,7 @@ def test_generate_and_evaluate_in_a_dtype(command, refused, folder, source_file,
     assert "--dtype has no effect for a BartForConditionalGeneration; leave it out." in sentence
 
 
-def test_generate_refuses_what_it_cannot_use(refused, folder, source_file, tmp_path):
+def test_generate_refuses_what_it_cannot_use(command, refused, folder, source_file, tmp_path):
     def generate(model, *options):
         return refused("generate", "-m", model, "-i", source_file, *options)
 
@@ -214,7 +214,8 @@ def test_generate_refuses_what_it_cannot_use(refused, folder, source_file, tmp_p
     word_tokenizer().save_pretrained(tmp_path / "short")
     with source_file.open("w") as stream:
         stream.write("red\n" + "red " * 20 + "\n")
-    assert "line 2" in generate(tmp_path / "short")
+    status, out, warning = command("generate", "-m", tmp_path / "short", "-i", source_file)
+    assert status == 0 and out.count("\n") == 2 and "warning: line 2 has a sentence of more than the 8 tokens" in warning
 
     weights = tmp_path / "short" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:3000])

@@ -603,7 +603,7 @@ def test_the_command_leaves_nothing_where_outputs_differ(tmp_path, capsys, monke
         (["{theirs}", "{full}"], "is not empty"),
         (["{theirs}", "{new}", "--family", "bart"], "--family says what"),
         (["{theirs}", "{new}", "--kind", "sockeye"], "is unknown"),
-        (["{theirs}", "{new}", "--kind", "fairseq", "--revision", "x"], "have no meaning there"),
+        (["{theirs}", "{new}", "--kind", "fairseq", "--revision", "x"], "have no effect there"),
         (["{theirs}", "{new}", "--source-dictionary", "d"], "those of --kind fairseq"),
         (["{theirs}", "{new}", "--to-transformers"], "is a model of the family 'gpt2', not one of this package"),
     ],

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from vanilla_transformer.generation.text_generator import Hypothesis, TextGenerator
     from vanilla_transformer.scoring import TextScores
 
-__all__ = ["app", "main"]
-
 LONGEST_LINE = 10_000_000
 """Bytes of a line of a text file; what is longer is no sentence, and would fill the memory."""
 
@@ -107,7 +105,7 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Fields to override: name=value, as in training.max_steps=1000.")
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Go on from the last checkpoint of the output folder.")] = False,
+    resume: Annotated[bool, typer.Option(help="Resume from the last checkpoint of the output folder.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete the run in the output folder and start again.")] = False,
     task: Annotated[list[str] | None, typer.Option(help="Refuse a recipe for any other task than these.")] = None,
 ) -> None:
@@ -130,7 +128,9 @@ def ablate(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="Fields to override: name=value, as in ablation.seeds=[1,2].")
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Keep what is finished in the output folder and go on.")] = False,
+    resume: Annotated[
+        bool, typer.Option(help="Keep what is finished in the output folder and resume the rest.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option(help="Delete the ablation in the output folder and start again.")] = False,
 ) -> None:
     """Train a recipe and variants of it on the same data for as long, and print what each choice is worth."""
@@ -220,7 +220,7 @@ def generate(
         typer.Option(min=1, max=10**9, help="Lines read before the first answer; 1 in a terminal, else 1024."),
     ] = None,
 ) -> None:
-    """Write one line of output for each line of input, in the same order; of a language model how it goes on."""
+    """Write one line of output for each line of input, in the same order; of a language model its continuation."""
     if length_penalty is not None and not -100 <= length_penalty <= 100:
         raise ValueError(f"--length-penalty {length_penalty} must be a number from -100 to 100.")
     if temperature is not None and not 0 < temperature <= 1000:
@@ -472,7 +472,7 @@ def convert(
     if family is not None and not to_transformers:
         raise ValueError("--family says what --to-transformers makes; give both.")
     if kind != "transformers" and (to_transformers or revision is not None):
-        raise ValueError(f"--kind {kind} reads a file; --to-transformers and --revision have no meaning there.")
+        raise ValueError(f"--kind {kind} reads a file; --to-transformers and --revision have no effect there.")
     if kind != "fairseq" and (source_dictionary is not None or target_dictionary is not None):
         raise ValueError("--source-dictionary and --target-dictionary are those of --kind fairseq.")
     _quiet_libraries()
@@ -803,7 +803,7 @@ def _lines(stream: IO[bytes], name: str) -> Iterator[str]:
 
 @contextmanager
 def _output(name: str) -> Iterator[IO[str]]:
-    """A text file that appears under its name only when all of it is written; stdout for `-`."""
+    """Open a text file that is written atomically, or stdout for `-`."""
     if name != "-":
         with atomic_file(name) as stream:
             yield stream

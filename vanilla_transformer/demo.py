@@ -22,8 +22,6 @@ from vanilla_transformer.utils.errors import best_effort
 from vanilla_transformer.utils.log import Log, renamed_log
 from vanilla_transformer.utils.schema import override_fields
 
-__all__ = ["run_demo"]
-
 RECIPE = "demo.yaml"
 SHOWN = 12
 """Rows of the table."""

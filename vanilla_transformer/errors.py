@@ -4,8 +4,6 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["DivergedError", "RecipeError", "RunInterrupted"]
-
 
 class RecipeError(ValueError):
     """A recipe that cannot be run, in one sentence that names the field and the remedy."""

@@ -28,8 +28,6 @@ from vanilla_transformer.recipes.recipe import Recipe, field_type
 from vanilla_transformer.runs.ablation_table import format_changes
 from vanilla_transformer.utils.schema import build_section, coerce_fields, override_fields, read_values, set_by_path
 
-__all__ = ["Ablation", "AblationSection", "Cell"]
-
 BASELINE, TOKENIZER = "baseline", "tokenizer"
 LONGEST_NAME = 200
 """In bytes, of a folder; file systems allow 255, and libraries lengthen names while they write."""

@@ -11,8 +11,6 @@ from vanilla_transformer.tasks import Task
 from vanilla_transformer.trainer.checkpoints import LOWER_IS_BETTER
 from vanilla_transformer.utils.json_files import read_json_object
 
-__all__ = ["ablation_table", "earlier_table"]
-
 _TRAINING = ("updates", "minutes", "tokens_per_second", "flops_per_token", "peak_memory_mb")
 _QUANTITIES = (*_TRAINING, "validation_loss", "score")
 _ROW = ("name", "changes", "parameters", "own_tokens")

@@ -39,8 +39,6 @@ from vanilla_transformer.utils.log import Log, no_log, renamed_log
 from vanilla_transformer.utils.quiet import library_bars
 from vanilla_transformer.utils.yaml_text import dump_yaml
 
-__all__ = ["run_ablation"]
-
 ROOM = "make room and resume with --resume"
 
 

@@ -11,12 +11,17 @@ from rich.text import Text
 from vanilla_transformer.trainer.checkpoints import LOWER_IS_BETTER
 from vanilla_transformer.utils.public import escape_markdown
 
-__all__ = ["COMPARED", "format_changes", "markdown_table", "print_table"]
-
 COMPARED = ("validation_loss", "score")
 """What is also given as a difference to the baseline."""
 
-_MEASURED = ("updates", "minutes", "tokens/s", "MFLOPs/token", "memory (MB)")
+# column: what it shows, its format and what it is multiplied by
+_MEASURED = {
+    "updates": ("updates", ",.0f", 1.0),
+    "minutes": ("minutes", ".1f", 1.0),
+    "tokens/s": ("tokens_per_second", ",.0f", 1.0),
+    "MFLOPs/token": ("flops_per_token", ",.1f", 1e-6),
+    "memory (MB)": ("peak_memory_mb", ",.0f", 1.0),
+}
 
 
 def format_changes(changes: Mapping[str, Any]) -> str:
@@ -40,7 +45,7 @@ def _is_scored_by_loss(table: dict[str, Any]) -> bool:
 
 
 def _texts(table: dict[str, Any]) -> list[list[str]]:
-    """The rows of the table as they are shown."""
+    """Return the rows of the table as they are shown."""
     score = table["score"] or {"percent": False, "key": ""}
     scale, digits = (100 if score["percent"] else 1), (4 if score["key"] in LOWER_IS_BETTER else 2)
 
@@ -54,23 +59,16 @@ def _texts(table: dict[str, Any]) -> list[list[str]]:
     rows = []
     for row in table["cells"]:
         unfinished = [run["status"] for run in row["runs"] if run["status"] != "finished"]
-        losses = [written(row, name, ".4f") for name in ("validation_loss", "validation_loss_delta")]
-        losses = [] if _is_scored_by_loss(table) else losses
+        losses = () if _is_scored_by_loss(table) else ("validation_loss", "validation_loss_delta")
         scored = written(row, "score", f".{digits}f", scale)
-        if len(unfinished) == len(row["runs"]):
-            scored = unfinished[0]
         rows.append(
             [
                 row["name"],
                 format_changes(row["changes"]) or "–",
                 "–" if row["parameters"] is None else f"{row['parameters']:,}",
-                written(row, "updates", ",.0f"),
-                written(row, "minutes", ".1f"),
-                written(row, "tokens_per_second", ",.0f"),
-                written(row, "flops_per_token", ",.1f", 1e-6),
-                written(row, "peak_memory_mb", ",.0f"),
-                *losses,
-                scored,
+                *(written(row, *measured) for measured in _MEASURED.values()),
+                *(written(row, name, ".4f") for name in losses),
+                unfinished[0] if len(unfinished) == len(row["runs"]) else scored,
                 written(row, "score_delta", f".{digits}f", scale),
             ]
         )
@@ -78,7 +76,7 @@ def _texts(table: dict[str, Any]) -> list[list[str]]:
 
 
 def _notes(table: dict[str, Any]) -> list[str]:
-    """What has to be known to read the table, and what became of runs that did not finish."""
+    """Return what has to be known to read the table, and what became of runs that did not finish."""
     score, seeds = table["score"], table["seeds"]
     lowest = "Validation loss is the lowest of a run's evaluations, in nats, without label smoothing; "
     notes = [
@@ -88,31 +86,20 @@ def _notes(table: dict[str, Any]) -> list[str]:
     ]
     if score and score["label"] != score["heading"]:
         notes.append(f"Scores are {score['label']}.")
-    if len(seeds) > 1:
-        notes.append(
-            f"Means of the seeds {', '.join(map(str, seeds))} ± standard deviation; Δ is between runs of the same seed."
-        )
-    else:
-        notes.append("One seed: how far runs differ by chance is not known; ablation.seeds=[1,2,3] would tell.")
-    if own := [row["name"] for row in table["cells"] if row["own_tokens"]]:
-        notes.append(
-            f"Losses per token of {', '.join(own)}, which has tokens of its own, do not compare with the others."
-        )
-    for row in table["cells"]:
-        for run in row["runs"]:
-            seed = f", seed {run['seed']}" if len(seeds) > 1 else ""
-            if run["reason"]:
-                notes.append(f"{row['name']}{seed}: {run['reason']}")
-    return notes
-
-
-def _plain(note: str) -> str:
-    """Return a note that Markdown shows as it stands; outside a table a bar is nothing but that."""
-    return escape_markdown(note).replace("\\|", "|")
+    chance = "One seed: how far runs differ by chance is not known; ablation.seeds=[1,2,3] would tell."
+    means = (
+        f"Means of the seeds {', '.join(map(str, seeds))} ± standard deviation; Δ is between runs of the same seed."
+    )
+    notes.append(means if len(seeds) > 1 else chance)
+    if own := ", ".join(row["name"] for row in table["cells"] if row["own_tokens"]):
+        notes.append(f"Losses per token of {own}, which has tokens of its own, do not compare with the others.")
+    runs = ((row["name"], run) for row in table["cells"] for run in row["runs"])
+    seed = ", seed {}" if len(seeds) > 1 else ""
+    return notes + [f"{name}{seed.format(run['seed'])}: {run['reason']}" for name, run in runs if run["reason"]]
 
 
 def markdown_table(table: dict[str, Any], picture: str | None = None) -> str:
-    """The text of `ablation.md`.
+    """Return the text of `ablation.md`.
 
     Args:
         table: what `ablation.json` holds.
@@ -125,7 +112,8 @@ def markdown_table(table: dict[str, Any], picture: str | None = None) -> str:
     columns = _columns(table)
     lines = [f"# {escape_markdown(table['title'])}", "", line(columns), f"|{'---|' * 2}{'---:|' * (len(columns) - 2)}"]
     lines += [line(texts) for texts in _texts(table)]
-    lines += ["", *(f"- {_plain(note)}" for note in _notes(table))]
+    # outside a table a bar is nothing but that
+    lines += ["", *(f"- {escape_markdown(note)}".replace("\\|", "|") for note in _notes(table))]
     if hardware := table["hardware"]:
         threads = f"{hardware['threads']} thread{'s' if hardware['threads'] > 1 else ''}"
         lines += [f"- Trained on {hardware['device']} ({hardware['machine']}, {threads}), torch {hardware['torch']}."]

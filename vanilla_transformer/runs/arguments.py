@@ -15,9 +15,8 @@ from vanilla_transformer.tasks import TASKS
 from vanilla_transformer.trainer.schedules import DECAY, SCHEDULE_OPTIONS, peak_learning_rate
 from vanilla_transformer.trainer.sharding import check_device
 from vanilla_transformer.utils.extras import PACKAGES, missing
+from vanilla_transformer.utils.public import one_line
 from vanilla_transformer.utils.shutdown import tear_down_at_exit
-
-__all__ = ["accelerator_type", "training_arguments"]
 
 
 def accelerator_type() -> str | None:
@@ -64,7 +63,7 @@ def training_arguments(recipe: Recipe, **overrides: Any) -> TrainingArguments:
     try:
         arguments = task.arguments_class(output_dir=recipe.output_dir, seed=recipe.seed, **fields)
     except (TypeError, ValueError, ImportError) as error:
-        raise RecipeError(f"training: {' '.join(str(error).split())}") from error
+        raise RecipeError(f"training: {one_line(error)}") from error
 
     if arguments.world_size > 1:
         tear_down_at_exit()
@@ -99,6 +98,6 @@ def _check_trackers(names: list[str]) -> None:
             INTEGRATION_TO_CALLBACK[name]()
         except (ImportError, RuntimeError) as error:
             setting = f"training.report_to={name!r}"
-            reason = f"{setting} cannot be used: {' '.join(str(error).split())}"
+            reason = f"{setting} cannot be used: {one_line(error)}"
             reason = missing(setting, name) if name in PACKAGES else reason
             raise RecipeError(f"{reason.rstrip('.')}; or leave it out.") from error

@@ -13,11 +13,9 @@ from vanilla_transformer.trainer.adapter import ADAPTER_WEIGHTS
 from vanilla_transformer.utils.atomic import atomic_dir, check_output_dir, translate_io_errors
 from vanilla_transformer.utils.locks import check_unlocked
 
-__all__ = ["average_checkpoints", "average_weights"]
-
 
 def average_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
-    """Mean of every weight over the checkpoints, summed in float64; weights that are no floats are the last one's.
+    """Return the mean of every weight over the checkpoints, summed in float64; of weights that are not floats the last one's.
 
     Raises:
         ValueError: without checkpoints, or where their weights differ in name or shape; it names both folders.
@@ -61,7 +59,7 @@ def average_weights(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
 def average_checkpoints(folders: Sequence[str | Path], output: str | Path) -> Path:
     """Write a model folder with the mean weights and the last checkpoint's configuration and tokenizer files.
 
-    The folder appears whole or not at all.
+    The folder is written atomically.
 
     Raises:
         ValueError, FileNotFoundError: as [`average_weights`].

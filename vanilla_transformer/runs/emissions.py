@@ -6,8 +6,6 @@ on the machine; packages that offer a figure there estimate it, too.
 
 from typing import Any
 
-__all__ = ["WATTS", "estimate_emissions"]
-
 WATTS = {"core": 12.0, "accelerator": 200.0}
 """Of a processor whose kind is not known, as Green Algorithms takes it (Lannelongue et al. 2021, arXiv:2007.07610; its
 tables `TDP_cpu` and `TDP_gpu`, line "Any")."""

@@ -14,8 +14,6 @@ from vanilla_transformer.tasks import Task, TokenizedSplit
 from vanilla_transformer.trainer.callbacks import EarlyStop, describe_warmup
 from vanilla_transformer.trainer.costs import count_flops, peak_memory
 
-__all__ = ["emissions", "end_of_training", "hardware", "training_facts"]
-
 
 def training_facts(
     recipe: Recipe, task: Task, trainer: Any, train: TokenizedSplit, sampler: TokenBudgetBatchSampler

@@ -26,23 +26,6 @@ from vanilla_transformer.utils.atomic import atomic_files, is_temporary, remove_
 from vanilla_transformer.utils.json_files import write_json
 from vanilla_transformer.utils.locks import LOCK
 
-__all__ = [
-    "CURVES",
-    "DIVERGED",
-    "METRICS",
-    "OUTPUTS",
-    "RECIPE",
-    "check_folder",
-    "check_same_run",
-    "checkpoint_to_resume",
-    "clear_folder",
-    "file_names",
-    "interrupted",
-    "prepare_folder",
-    "write_diverged",
-    "write_outputs",
-]
-
 METRICS, RECIPE, CURVES, OUTPUTS = "metrics.json", "recipe.yaml", "curves.png", "outputs"
 DIVERGED = "diverged.json"
 

@@ -24,8 +24,6 @@ from vanilla_transformer.utils.public import base_name, escape_markdown, one_lin
 from vanilla_transformer.utils.quiet import quiet
 from vanilla_transformer.utils.yaml_text import dump_yaml
 
-__all__ = ["write_model_card"]
-
 TEMPLATE = "model_card_template.md"
 
 INSTALL = 'pip install torch "transformers>=5.24,<6"'

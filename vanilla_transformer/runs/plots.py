@@ -8,8 +8,6 @@ from typing import Any
 from vanilla_transformer.utils.atomic import atomic_file
 from vanilla_transformer.utils.pictures import fonts_for, picture_format
 
-__all__ = ["plot_ablation", "plot_curves"]
-
 # Okabe and Ito's colours, which colour-blind readers can distinguish too, without the yellow that is lost on white; black is
 # the baseline's. Where there are more lines than colours, the dashes and markers differ.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")

@@ -63,8 +63,6 @@ from vanilla_transformer.utils.locks import lock_folder
 from vanilla_transformer.utils.log import Log, renamed_log
 from vanilla_transformer.utils.quiet import library_bars, quiet
 
-__all__ = ["Run", "RunResult", "run_recipe", "short_name"]
-
 IN_LOG, IN_CARD = 3, 5
 """Examples of what the model writes: at each evaluation in the log, and in the model card."""
 
@@ -269,8 +267,8 @@ class Run:
             (name for name, *_ in self.task.curves),
             patience=self.recipe.early_stopping.patience,
             samples=self._sample_lines,
+            bar=False if self.arguments.disable_tqdm else None,
         )
-        progress.bar = progress.bar and not self.arguments.disable_tqdm
         for callback in (ProgressCallback, PrinterCallback):
             self.trainer.remove_callback(callback)
         self.trainer.add_callback(progress)

@@ -17,8 +17,6 @@ from vanilla_transformer.trainer.trainer import TokenTrainer
 from vanilla_transformer.utils.log import Log
 from vanilla_transformer.utils.quiet import shows_bars
 
-__all__ = ["LOG", "Progress", "RunLog"]
-
 LOG = "train.log"
 """Name of the log in a run's folder."""
 
@@ -127,7 +125,6 @@ class Progress(ProgressCallback):
         self.log, self.trainer, self.scores = log, trainer, list(scores)
         self.patience, self.samples = patience, samples
         self.bar = shows_bars() if bar is None else bar
-        self._last_evaluation: dict[str, Any] = {}
 
     def close(self) -> None:
         """End the line of a bar that was interrupted."""
@@ -194,8 +191,8 @@ class Progress(ProgressCallback):
         super().on_evaluate(args, state, control, **kwargs)
         if not state.is_world_process_zero or not metrics:
             return
-        names = [name for name in ("eval_loss", *(f"eval_{name}" for name in self.scores)) if name in metrics]
-        values = "  ".join(f"{name.removeprefix('eval_')} {metrics[name]:.4g}" for name in names)
+        shown = ((name, metrics.get(f"eval_{name}")) for name in ("loss", *self.scores))
+        values = "  ".join(f"{name} {value:.4g}" for name, value in shown if value is not None)
         waited = EarlyStop.evaluations_without_improvement(state)
         patience = "" if self.patience is None else f"  ({waited} of {self.patience} evaluations without improvement)"
         self._line(

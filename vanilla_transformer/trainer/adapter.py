@@ -15,19 +15,7 @@ from transformers import PreTrainedModel
 from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.utils.extras import missing
 from vanilla_transformer.utils.names import did_you_mean
-
-__all__ = [
-    "ADAPTER_FILES",
-    "ADAPTER_WEIGHTS",
-    "STANDALONE",
-    "AdapterSection",
-    "add_adapter",
-    "base_model",
-    "is_adapted",
-    "merge_adapter",
-    "save_model",
-    "set_weights",
-]
+from vanilla_transformer.utils.public import one_line
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
@@ -122,7 +110,7 @@ class AdapterSection:
         try:
             return kinds[kind](**values)
         except (TypeError, ValueError, ImportError) as error:
-            raise RecipeError(f"adapter: {' '.join(str(error).split())}") from error
+            raise RecipeError(f"adapter: {one_line(error)}") from error
 
     def check(self, task: str, start_from: str | None) -> None:
         """Refuse an adapter that cannot be trained.
@@ -172,7 +160,7 @@ def add_adapter(model: PreTrainedModel, section: AdapterSection, task: str, star
         with _quiet_peft():
             return get_peft_model(model, config)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise RecipeError(f"adapter: {' '.join(str(error).split())}") from error
+        raise RecipeError(f"adapter: {one_line(error)}") from error
 
 
 def is_adapted(model: Any) -> bool:

@@ -8,8 +8,6 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl,
 from vanilla_transformer.trainer.schedules import DECAY, LONGEST_WARMUP, expected_updates, warmup_in_run
 from vanilla_transformer.trainer.trainer import TokenTrainer
 
-__all__ = ["EarlyStop", "StopOnSignal", "TimeLimit", "WarmupCheck", "describe_warmup"]
-
 
 class EarlyStop(EarlyStoppingCallback):
     """transformers' early stopping, whose count continues in a run that is resumed, and which ends with a checkpoint.

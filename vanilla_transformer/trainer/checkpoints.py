@@ -14,23 +14,6 @@ from vanilla_transformer.utils.json_files import read_json_object
 from vanilla_transformer.utils.schema import read_values
 from vanilla_transformer.utils.yaml_text import coerce_scalars
 
-__all__ = [
-    "INTERRUPTED",
-    "LOWER_IS_BETTER",
-    "PROCESSES",
-    "STATE",
-    "best_checkpoints",
-    "best_checkpoints_of_run",
-    "checkpoints_to_keep",
-    "delete_old_checkpoints",
-    "find_checkpoints",
-    "is_interrupted",
-    "processes_of",
-    "read_state",
-    "regular_checkpoints",
-    "update_of",
-]
-
 STATE = "trainer_state.json"
 """The last file that `Trainer` writes into a checkpoint; a finished run has one, too."""
 

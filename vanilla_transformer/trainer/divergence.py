@@ -14,8 +14,6 @@ from accelerate.utils import gather_object
 from vanilla_transformer.errors import DivergedError
 from vanilla_transformer.trainer.checkpoints import find_checkpoints, update_of
 
-__all__ = ["ROWS", "DivergenceMonitor", "DivergenceRule", "NumberedCollator", "NumberedRows", "Update"]
-
 ROWS = "row_numbers"
 """Key of a batch's (B,) row numbers."""
 

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 import torch
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-__all__ = ["MovingAverage"]
-
 
 class MovingAverage:
     """`average = decay * average + (1 - decay) * weights` after each update; after the first it is the weights.

@@ -13,8 +13,6 @@ import torch
 
 from vanilla_transformer.utils.errors import Terminated
 
-__all__ = ["Interruption", "catch_signals"]
-
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 GRACE = 30

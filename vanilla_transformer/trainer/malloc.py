@@ -7,8 +7,6 @@ preset on 2,048 tokens a side took 1.15 s instead of 1.28 s with it, on one core
 import ctypes
 import sys
 
-__all__ = ["tune_malloc"]
-
 # parameters of mallopt(3) in glibc
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 

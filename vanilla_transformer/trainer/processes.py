@@ -8,8 +8,6 @@ from accelerate.utils import gather_object
 
 from vanilla_transformer.errors import RecipeError
 
-__all__ = ["agree_on_errors"]
-
 
 @contextmanager
 def agree_on_errors() -> Iterator[None]:

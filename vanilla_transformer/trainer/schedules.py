@@ -15,22 +15,6 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-__all__ = [
-    "DECAY",
-    "LONGEST_WARMUP",
-    "SCHEDULE_OPTIONS",
-    "decay_schedule",
-    "expected_updates",
-    "follow_clock",
-    "inverse_sqrt_decay_factor",
-    "inverse_sqrt_factor",
-    "inverse_sqrt_schedule",
-    "noam_factor",
-    "noam_peak",
-    "peak_learning_rate",
-    "warmup_in_run",
-]
-
 DECAY = "inverse_sqrt_decay"
 """Name of the schedule in recipes: warm-up, inverse square root, then a straight line to zero at the end of the run."""
 

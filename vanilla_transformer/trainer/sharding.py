@@ -16,15 +16,6 @@ from transformers import PreTrainedModel
 
 from vanilla_transformer.errors import RecipeError
 
-__all__ = [
-    "check_device",
-    "check_plugin",
-    "embeddings_in_root_group",
-    "gather_model",
-    "is_sharded",
-    "without_tied_copies",
-]
-
 
 def check_device(device: torch.device) -> None:
     """Refuse a launch with FSDP on processors, where accelerate 1.15 leaves the whole model in each process without a word.

@@ -10,8 +10,6 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from vanilla_transformer.data.batching import TokenBudgetBatchSampler
 from vanilla_transformer.data.streaming import TokenBudgetStream
 
-__all__ = ["TokenBudgetMixin"]
-
 
 class TokenBudgetMixin(Trainer):
     """Let a `Trainer` train on batches by token budget; evaluation keeps its fixed number of rows.

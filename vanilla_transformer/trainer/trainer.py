@@ -54,8 +54,6 @@ from vanilla_transformer.trainer.token_batches import TokenBudgetMixin
 from vanilla_transformer.utils.atomic import atomic_files, new_temporary_dir, replace_dir, translate_io_errors
 from vanilla_transformer.utils.errors import Terminated
 
-__all__ = ["Seq2SeqTokenTrainer", "TokenTrainer"]
-
 MINUTES = "minutes"
 """In the state of a checkpoint: the minutes of training up to it."""
 

@@ -23,8 +23,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from vanilla_transformer.utils.json_files import read_json_object, write_json
 
-__all__ = ["load_random_state", "load_training_state", "save_random_state", "save_training_state"]
-
 STATE, TENSORS, RANDOM = "training_state.json", "optimizer.safetensors", "random_state_{}.json"
 
 

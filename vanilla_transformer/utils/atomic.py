@@ -17,20 +17,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = [
-    "atomic_dir",
-    "atomic_file",
-    "atomic_files",
-    "check_output_dir",
-    "check_output_file",
-    "delete_dir",
-    "is_temporary",
-    "new_temporary_dir",
-    "remove_temporaries",
-    "replace_dir",
-    "translate_io_errors",
-]
-
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{16}(-.*)?", re.DOTALL)
 _OPEN_FILE = re.compile(r"(/proc/(?P<process>\d+)(/task/\d+)?|/dev)/fd/(?P<descriptor>\d+)")
 _PLACES_IN_TORCH = re.compile("inline_container|iostream|PytorchStream")
@@ -90,7 +76,7 @@ def check_output_file(path: str | Path) -> None:
     if before is not None and not stat.S_ISREG(before.st_mode):
         # not opened: a FIFO waits for its reader
         if not os.access(target, os.W_OK):
-            raise PermissionError(f"{path} cannot be written: permission denied; name another file.")
+            raise _unwritable(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), path)
         return
     # the permissions of a folder say less than trying it
     temporary, handle = _create_beside(target, before, path)
@@ -100,11 +86,7 @@ def check_output_file(path: str | Path) -> None:
 
 def _follow_links(path: str | Path) -> tuple[Path, int | None]:
     """Return what a name leads to, and the number of the open file of this process that it stands for, if any."""
-    name = os.path.expanduser(os.fspath(path))
-    if not name:
-        raise ValueError("the name of a file to write is empty; give one.")
-    if "\0" in name:
-        raise ValueError(f"{name!r} contains a NUL character, which a file name cannot; name another file.")
+    name = _checked_name(path, "file")
     for _ in range(40):  # as many as Linux follows
         folder, base = os.path.split(os.path.join(os.getcwd(), name))
         if base in ("", ".", ".."):
@@ -118,6 +100,16 @@ def _follow_links(path: str | Path) -> tuple[Path, int | None]:
     raise OSError(f"{path} is a link that leads in a circle; name another file.")
 
 
+def _checked_name(path: str | Path, kind: str) -> str:
+    """Return a path with the home folder for `~`; refuse what no file or folder can be called."""
+    name = os.path.expanduser(os.fspath(path))
+    if not name:
+        raise ValueError(f"the name of a {kind} to write is empty; give one.")
+    if "\0" in name:
+        raise ValueError(f"{name!r} contains a NUL character, which a file name cannot; name another {kind}.")
+    return name
+
+
 def _status(target: Path, path: str | Path) -> os.stat_result | None:
     """Return what stands at a target; None for nothing yet."""
     try:
@@ -127,7 +119,7 @@ def _status(target: Path, path: str | Path) -> os.stat_result | None:
             raise FileNotFoundError(f"{path} cannot be written: there is no folder {target.parent}.") from None
         return None
     except OSError as error:
-        raise type(error)(f"{_shown(path)} cannot be written: {_reason(error)}; name another file.") from error
+        raise _unwritable(error, path) from error
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(f"{path} is a folder; name a file.")
     return found
@@ -146,7 +138,7 @@ def _open_directly(target: Path, descriptor: int | None, path: str | Path) -> in
             raise
         return handle
     except OSError as error:
-        raise type(error)(f"{path} cannot be written: {_reason(error)}; name another file.") from error
+        raise _unwritable(error, path) from error
 
 
 def _create_beside(target: Path, before: os.stat_result | None, path: str | Path) -> tuple[Path, int]:
@@ -161,7 +153,7 @@ def _create_beside(target: Path, before: os.stat_result | None, path: str | Path
                 handle = os.open(temporary, flags, 0o666)
                 break
     except OSError as error:
-        raise type(error)(f"{path} cannot be written: {_reason(error)}; name another file.") from error
+        raise _unwritable(error, path) from error
     if before is not None:
         with suppress(OSError, AttributeError):  # another owner's file stays theirs where the system lets us
             os.fchown(handle, before.st_uid, before.st_gid)
@@ -291,12 +283,7 @@ def check_output_dir(place: str | Path, *, empty: bool = True) -> Path:
     Raises:
         OSError, ValueError: in one sentence that names it.
     """
-    name = os.path.expanduser(os.fspath(place))
-    if not name:
-        raise ValueError("the name of a folder to write is empty; give one.")
-    if "\0" in name:
-        raise ValueError(f"{name!r} contains a NUL character, which a file name cannot; name another folder.")
-    folder = Path(os.path.realpath(name))
+    folder = Path(os.path.realpath(_checked_name(place, "folder")))
     try:
         if os.path.lexists(folder) and not folder.is_dir():
             raise NotADirectoryError(f"{place} is not a folder; name another folder.")
@@ -309,7 +296,7 @@ def check_output_dir(place: str | Path, *, empty: bool = True) -> Path:
     except OSError as error:
         if error.errno is None:
             raise
-        raise type(error)(f"{_shown(place)} cannot be written: {_reason(error)}; name another folder.") from error
+        raise _unwritable(error, place, "folder") from error
     return folder
 
 
@@ -410,13 +397,11 @@ def translate_io_errors(what: object, remedy: str) -> Iterator[None]:
         raise OSError(f"{what} could not be written: {reason.rstrip('.')}; {remedy}.") from error
 
 
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
-
-
-def _shown(path: str | Path) -> str:
-    name = os.fspath(path)
-    return name if len(name) <= 200 else f"{name[:100]}... ({len(name)} characters)"
+def _unwritable(error: OSError, path: str | Path, kind: str = "file") -> OSError:
+    """Return an error of the system as one sentence."""
+    name, reason = os.fspath(path), (error.strerror or str(error)).lower()
+    shown = name if len(name) <= 200 else f"{name[:100]}... ({len(name)} characters)"
+    return type(error)(f"{shown} cannot be written: {reason}; name another {kind}.")
 
 
 def _sync(files: Iterable[Path]) -> None:

@@ -23,21 +23,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = [
-    "ClosedStreamError",
-    "Terminated",
-    "best_effort",
-    "describe",
-    "exit_status",
-    "first_line",
-    "friendly_errors",
-    "hide_tokens",
-    "interruption",
-    "is_lost_connection",
-    "printable",
-    "raise_on_signals",
-]
-
 EXPECTED = (ValueError, OSError, ImportError, EOFError)
 """Kinds of errors that input, files and the machine give rise to; all others are faults of the package."""
 

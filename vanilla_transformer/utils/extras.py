@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["PACKAGES", "missing", "needs"]
-
 PACKAGES: dict[str, tuple[str, str | None]] = {
     "comet": ("unbabel-comet", None),
     "ctranslate2": ("ctranslate2", "export"),

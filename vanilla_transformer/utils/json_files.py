@@ -8,8 +8,6 @@ from typing import Any
 
 from vanilla_transformer.utils.errors import first_line
 
-__all__ = ["dump_json", "read_json_object", "write_json"]
-
 
 def dump_json(values: Any) -> str:
     """Return plain values as the text of a file."""

@@ -2,8 +2,6 @@
 
 from babel import Locale, UnknownLocaleError
 
-__all__ = ["language_name"]
-
 
 def language_name(code: str) -> str:
     """Return the English name of a language, such as "German" for `de` or "Portuguese (Brazil)" for `pt-BR`.

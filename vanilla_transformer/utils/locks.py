@@ -21,8 +21,6 @@ from typing import Any
 import psutil
 from filelock import lock_descriptor
 
-__all__ = ["LOCK", "FolderInUse", "Holder", "check_unlocked", "lock_folder"]
-
 LOCK = ".run.lock"
 """Name of the lock file in a run's folder."""
 
@@ -177,9 +175,10 @@ def _read_holder(descriptor: int) -> Holder | None:
 
 
 def _in_use(folder: Path, holder: Holder | None) -> FolderInUse:
-    remedy = f"stop it (kill {holder.pid})" if holder is not None and holder.host == platform.node() else "stop it"
-    if holder is not None and holder.host != platform.node():
-        remedy = f"stop it, or delete {folder / LOCK} where it is known to have ended"
+    remedy = "stop it"
+    if holder is not None:
+        here = holder.host == platform.node()
+        remedy += f" (kill {holder.pid})" if here else f", or delete {folder / LOCK} where it is known to have ended"
     return FolderInUse(
         f"{folder} is in use by {holder or 'another process'}; wait until it has ended, {remedy}, or name another folder."
     )

@@ -3,8 +3,6 @@
 import warnings
 from collections.abc import Callable
 
-__all__ = ["Log", "no_log", "renamed_log"]
-
 Log = Callable[[str], None]
 """Receives one line, without its end."""
 

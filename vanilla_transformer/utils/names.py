@@ -5,8 +5,6 @@ import os
 import re
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "is_hub_id", "nearest_name"]
-
 MOST_CHOICES = 16
 """A sentence lists no more choices than these."""
 

@@ -3,8 +3,6 @@
 from functools import cache
 from pathlib import Path
 
-__all__ = ["fonts_for", "picture_format"]
-
 FORMATS = ("png", "pdf", "svg")
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from vanilla_transformer.utils.names import is_hub_id
 
-__all__ = ["base_name", "card_of_repository", "escape_markdown", "one_line", "public_values", "without_nulls"]
-
 _PATHS = frozenset({"source", "target", "path", "output_dir", "start_from", "name", "files"})
 """Fields of recipes and reports that may name files or folders; `name` of a file, or of a part of the data."""
 

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 
 from transformers.utils import logging
 
-__all__ = ["hide_progress_bars", "library_bars", "quiet", "shows_bars"]
-
 
 def shows_bars() -> bool:
     """Return whether bars are drawn: where standard error is a terminal. Elsewhere each would be thousands of carriage returns."""

@@ -12,16 +12,6 @@ from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.utils.names import did_you_mean
 from vanilla_transformer.utils.yaml_text import DEEPEST, PlainScalar, YAMLProblem, coerce_scalars, parse_yaml
 
-__all__ = [
-    "build_section",
-    "coerce",
-    "coerce_fields",
-    "override_fields",
-    "read_values",
-    "reject_unknown",
-    "set_by_path",
-]
-
 LARGEST_FILE = 1 << 20
 """Bytes of the largest recipe that is read."""
 
@@ -44,7 +34,7 @@ def shown(value: Any) -> str:
 
 
 def reject_unknown(given: Mapping[str, Any], choices: set[str], section: str) -> None:
-    """Refuse what is no mapping, and a name in it that is none of the choices.
+    """Refuse what is not a mapping, and a name in it that is none of the choices.
 
     Raises:
         RecipeError: naming the nearest.
@@ -57,7 +47,7 @@ def reject_unknown(given: Mapping[str, Any], choices: set[str], section: str) ->
 
 
 def build_section(section: type, values: Any, prefix: str) -> Any:
-    """A dataclass of a recipe from plain values, checked field by field.
+    """Return a dataclass of a recipe from plain values, checked field by field.
 
     Args:
         prefix: what comes before the names of fields in a sentence.
@@ -78,18 +68,14 @@ def build_section(section: type, values: Any, prefix: str) -> Any:
             given[name] = build_section(hint, {} if value is None else value, f"{prefix}{name}.")
         else:
             given[name] = coerce(value, hint, f"{prefix}{name}")
-    missing = [
-        name
-        for name, f in fields.items()
-        if name not in given and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise RecipeError(f"{prefix}{missing[0]} is missing in the recipe.")
+    for name, f in fields.items():
+        if name not in given and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise RecipeError(f"{prefix}{name} is missing in the recipe.")
     return section(**given)
 
 
 def coerce(value: Any, hint: Any, name: str) -> Any:
-    """The value, where it is of the field's type; whole numbers pass as floats.
+    """Return the value, where it is of the field's type; whole numbers become floats where the field is one.
 
     Args:
         hint: a type, or a union of types.
@@ -115,10 +101,10 @@ def coerce(value: Any, hint: Any, name: str) -> Any:
 
 
 def read_values(path: str | Path) -> dict[str, Any]:
-    """The plain values of a recipe file.
+    """Return the plain values of a recipe file.
 
     Raises:
-        RecipeError: for a file that is missing or no YAML mapping.
+        RecipeError: for a file that is missing or not a YAML mapping.
     """
     path = Path(path)
     if not path.is_file():
@@ -155,22 +141,18 @@ def coerce_fields(values: Any, hint_of: Callable[[tuple[str, ...]], Any], path: 
 
 
 def override_fields(values: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """The values of a recipe with `name=value` overrides applied; dots in a name lead into sections.
+    """Return the values of a recipe with `name=value` overrides applied; dots in a name lead into sections.
 
     Raises:
         RecipeError: for an override that is not of that form.
     """
     values = copy.deepcopy(values)
     for override in overrides:
-        _override(values, override)
+        name, separator, text = override.partition("=")
+        if not separator or not name:
+            raise RecipeError(f"{override!r} is not an override: write name=value, such as training.max_steps=1000.")
+        set_by_path(values, name, _read_override(override, text))
     return values
-
-
-def _override(values: dict[str, Any], override: str) -> None:
-    name, separator, text = override.partition("=")
-    if not separator or not name:
-        raise RecipeError(f"{override!r} is no override: write name=value, such as training.max_steps=1000.")
-    set_by_path(values, name, _read_override(override, text))
 
 
 def _read_override(override: str, text: str) -> Any:

@@ -18,8 +18,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["tear_down_at_exit"]
-
 _THREADS = Path("/proc/self/task")
 
 

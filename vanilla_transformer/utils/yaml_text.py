@@ -15,8 +15,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 
-__all__ = ["PlainScalar", "YAMLProblem", "coerce_scalars", "dump_yaml", "element_type", "parse_yaml", "scalar_types"]
-
 DEEPEST, MOST_VALUES = 50, 100_000
 
 _NULL = re.compile(r"~|null|Null|NULL|")
