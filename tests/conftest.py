@@ -27,13 +27,13 @@ def _reproducible():
     torch.manual_seed(0)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server():
     with HubServer() as hub:
         yield hub
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def environment(server, tmp_path_factory):
     return {
         **os.environ,
@@ -51,14 +51,14 @@ def environment(server, tmp_path_factory):
     }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def python(environment):
     """A Python that starts at once, with a Hub."""
     with WarmPython(environment) as python:
         yield python
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def snippets(python):
     return lambda code, **options: python.run(
         "import os, sys, torch, transformers\n" + textwrap.dedent(code), **options

@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from warm_python import warm_python
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -22,7 +24,7 @@ class RunProcesses:
         self.folder = folder
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
         self.program = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [warm_python(), __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
         self.count = 0
 

@@ -6,7 +6,6 @@ import os
 import random
 import resource
 import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from vanilla_transformer.tasks.metrics import GenerationMetrics
 from vanilla_transformer.tokenization import train_tokenizer
 from vanilla_transformer.trainer.trainer import TokenTrainer
 from vanilla_transformer.utils.schema import override_fields
+from warm_python import warm_python
 
 ROOT = Path(__file__).parent.parent
 
@@ -108,10 +108,12 @@ def run(values, overrides=(), log=quiet, **options):
     return run_recipe(Recipe.from_dict(override_fields(values, overrides)), log=log, **options)
 
 
-def run_on_two(*command):
+def run_on_two(*command, python=None):
     """A command of Python in two processes, which must end well."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    python = python or warm_python()
+    launch = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
+    environment["PYTHON_EXEC"] = python
     done = subprocess.run([*launch, *map(str, command)], capture_output=True, text=True, timeout=400, env=environment)
     assert done.returncode == 0, done.stderr
     return done

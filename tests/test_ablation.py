@@ -6,7 +6,6 @@ import shutil
 import signal
 import statistics
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,6 +34,7 @@ from vanilla_transformer.runs.ablation_runs import run_ablation
 from vanilla_transformer.runs.ablation_table import markdown_table, print_table
 from vanilla_transformer.trainer.trainer import TokenTrainer
 from vanilla_transformer.utils.schema import override_fields
+from warm_python import warm_python
 
 CELLS = {
     "pre-norm": {"model.norm_position": "pre"},
@@ -224,7 +224,7 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     values = ablation_values(folder, seeds=[1, 2])
     (folder / "recipe.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-    command = [sys.executable, "-m", "vanilla_transformer.cli", "ablate", str(folder / "recipe.yaml")]
+    command = [warm_python(), "-m", "vanilla_transformer.cli", "ablate", str(folder / "recipe.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     return folder / "table", values, done

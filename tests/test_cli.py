@@ -20,6 +20,7 @@ from vanilla_transformer.scoring import METRICS, score_texts
 from vanilla_transformer.tasks.seq2seq import Seq2Seq
 from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer
 from vanilla_transformer.utils.errors import report_bug
+from warm_python import warm_python
 
 SOURCES = [source for source, _ in reversed_words(9, 6)]
 
@@ -123,7 +124,7 @@ def test_generate_from_standard_input(command, folder, monkeypatch, expected):
 
 def test_generate_answers_a_line_before_the_next_and_is_quiet_when_nobody_reads(folder, expected):
     process = subprocess.Popen(
-        [sys.executable, "-m", "vanilla_transformer.cli", "generate", "-m", str(folder), "--read-ahead", "1"],
+        [warm_python(), "-m", "vanilla_transformer.cli", "generate", "-m", str(folder), "--read-ahead", "1"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -215,7 +216,9 @@ def test_generate_refuses_what_it_cannot_use(command, refused, folder, source_fi
     with source_file.open("w") as stream:
         stream.write("red\n" + "red " * 20 + "\n")
     status, out, warning = command("generate", "-m", tmp_path / "short", "-i", source_file)
-    assert status == 0 and out.count("\n") == 2 and "warning: line 2 has a sentence of more than the 8 tokens" in warning
+    assert (
+        status == 0 and out.count("\n") == 2 and "warning: line 2 has a sentence of more than the 8 tokens" in warning
+    )
 
     weights = tmp_path / "short" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:3000])

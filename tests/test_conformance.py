@@ -4,7 +4,6 @@ import copy
 import os
 import string
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,7 @@ from transformers import (
 import vanilla_transformer as vt
 from closeness import assert_close
 from tiny import ARCHITECTURES, BOS, EOS, LANGUAGE_MODELS, PAD, model_inputs, pad_rows, tiny_config, tiny_model, tokens
+from warm_python import warm_python
 
 WRITERS = ("encoder-decoder", "decoder-only")
 
@@ -740,7 +740,7 @@ def test_tensor_parallel_on_two_processes(tmp_path, architecture, variant):
     model.save_pretrained(tmp_path)
     (tmp_path / "two.py").write_text(TWO_PROCESSES)
     process = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        [warm_python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         # self-attention with biases of scores is whole in each process
         + [str(tmp_path / "two.py"), str(tmp_path), architecture, "0.95" if variant == "t5" else "0.7"],
         capture_output=True,
@@ -749,8 +749,8 @@ def test_tensor_parallel_on_two_processes(tmp_path, architecture, variant):
         env={
             **os.environ,
             "PYTHONPATH": str(Path(__file__).parents[1]),
+            "PYTHON_EXEC": warm_python(),
             "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
         },
     )
     assert process.returncode == 0 and process.stdout.count("equal") == 2, process.stderr[-3000:]

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import os
-import subprocess
 import sys
 
 import pytest
@@ -16,7 +14,6 @@ from transformers import AutoModel, AutoTokenizer, GenerationConfig, PreTrainedT
 import vanilla_transformer as vt
 from closeness import assert_close
 from families import ALL_MODELS, LANGUAGE_MODELS, build, save_with_tokenizer
-from hub_server import HubServer
 from runs import recipe_values
 from tiny import tiny_model
 from vanilla_transformer import cli
@@ -618,29 +615,20 @@ def test_mistakes_end_in_one_sentence(arguments, said, tmp_path, capsys):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_revision_on_the_hub(tmp_path):
+def test_a_revision_on_the_hub(server, python, tmp_path):
     """In processes of their own, as the address of the Hub is read on import."""
-    with HubServer() as hub:
-        for branch, seed in (("main", 0), ("older", 1)):
-            save_with_tokenizer("gpt2", tmp_path / branch, seed=seed)
-            files = {path.name: path.read_bytes() for path in (tmp_path / branch).iterdir()}
-            if branch == "main":
-                hub.put("them/gpt2", files)
-            hub.repositories["them/gpt2"].add(branch, files, "weights")
-        of_hub = {
-            "HF_ENDPOINT": hub.url,
-            "HF_TOKEN": hub.TOKEN,
-            "HF_HOME": str(tmp_path / "home"),
-            "HF_HUB_OFFLINE": "0",
-        }
-        code = "import sys; from vanilla_transformer.cli import main; main(sys.argv[1:])"
-        for name, options in (("main", []), ("older", ["--revision", "older"])):
-            command = [sys.executable, "-c", code, "convert", "them/gpt2", str(tmp_path / f"of-{name}"), *options]
-            done = subprocess.run(command, env={**os.environ, **of_hub}, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            ours = vt.VanillaTransformerForCausalLM.from_pretrained(tmp_path / f"of-{name}")
-            theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / name)
-            check_parity(theirs, ours)
+    for branch, seed in (("main", 0), ("older", 1)):
+        save_with_tokenizer("gpt2", tmp_path / branch, seed=seed)
+        files = {path.name: path.read_bytes() for path in (tmp_path / branch).iterdir()}
+        if branch == "main":
+            server.put("them/gpt2", files)
+        server.repositories["them/gpt2"].add(branch, files, "weights")
+    code = "import sys; from vanilla_transformer.cli import main; main(sys.argv[1:])"
+    for name, options in (("main", []), ("older", ["--revision", "older"])):
+        python.run(code, "convert", "them/gpt2", tmp_path / f"of-{name}", *options)
+        ours = vt.VanillaTransformerForCausalLM.from_pretrained(tmp_path / f"of-{name}")
+        theirs = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / name)
+        check_parity(theirs, ours)
 
 
 def test_a_model_without_tokenizer_is_converted_with_a_word(tmp_path):
@@ -993,7 +981,7 @@ def test_two_vocabularies_of_as_many_tokens_are_two(tmp_path, make):
 
 
 @pytest.mark.parametrize("make", [fsmt_of_two_vocabularies, marian_of_two_vocabularies])
-def test_a_tokenizer_with_two_vocabularies_becomes_one_for_each_side(tmp_path, make):
+def test_a_tokenizer_with_two_vocabularies_becomes_one_for_each_side(server, python, tmp_path, make):
     make(tmp_path / "theirs")
     convert_folder(tmp_path / "theirs", tmp_path / "ours", log=no_log)
     theirs = AutoTokenizer.from_pretrained(tmp_path / "theirs")
@@ -1014,29 +1002,16 @@ def test_a_tokenizer_with_two_vocabularies_becomes_one_for_each_side(tmp_path, m
     assert translator.target_tokenizer.convert_ids_to_tokens(written) == theirs.convert_ids_to_tokens(written)
 
     # all of it goes to the Hub, where it is found again, and beside the mean of checkpoints, and a run can start from it
-    with HubServer() as hub:
-        code = """if True:
-            from vanilla_transformer.generation.text_generator import TextGenerator
-            from vanilla_transformer.hub import push_folder
-            push_folder("ours", "me/ours")
-            translator = TextGenerator.from_pretrained("me/ours")
-            print(translator.tokenizer(%r).input_ids, translator.target_tokenizer(text_target=%r).input_ids)
-        """
-        environment = {
-            "HF_ENDPOINT": hub.url,
-            "HF_TOKEN": hub.TOKEN,
-            "HF_HOME": str(tmp_path / "home"),
-            "HF_HUB_OFFLINE": "0",
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", code % (source, target)],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, **environment},
-        )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == f"{theirs(source).input_ids} {written}"
+    code = """if True:
+        from vanilla_transformer.generation.text_generator import TextGenerator
+        from vanilla_transformer.hub import push_folder
+        push_folder("ours", "me/ours")
+        translator = TextGenerator.from_pretrained("me/ours")
+        print(translator.tokenizer(%r).input_ids, translator.target_tokenizer(text_target=%r).input_ids)
+    """
+    server.repositories.pop("me/ours", None)
+    printed = python.run(code % (source, target), folder=tmp_path).splitlines()
+    assert printed[-1] == f"{theirs(source).input_ids} {written}"
     files = {p.relative_to(tmp_path / "ours").as_posix() for p in (tmp_path / "ours").rglob("*") if p.is_file()}
     assert model_files(tmp_path / "ours").keys() == files
     average_checkpoints([tmp_path / "ours"] * 2, tmp_path / "mean")

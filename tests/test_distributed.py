@@ -32,6 +32,7 @@ from vanilla_transformer.recipes.recipe import Recipe, RecipeError
 from vanilla_transformer.runs.run import run_recipe
 from vanilla_transformer.utils import shutdown
 from vanilla_transformer.utils.schema import override_fields
+from warm_python import warm_python
 
 TESTS = Path(__file__).parent
 SCRIPTS = TESTS.parent / "scripts"
@@ -40,12 +41,13 @@ TRAIN = ("-m", "vanilla_transformer", "train")
 DDP = ("--multi_gpu", "--num_machines", 1, "--mixed_precision", "no", "--dynamo_backend", "no")
 
 
-def launch(*arguments):
+def launch(*arguments, python=None):
     """`accelerate launch` with two processes, which must end well; returns what they wrote on stderr."""
+    python = python or warm_python()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", 2, "--main_process_port", port]
+    command = [python, "-m", "accelerate.commands.launch", "--num_processes", 2, "--main_process_port", port]
     done = subprocess.run(
         list(map(str, [*command, *arguments])),
         stdout=subprocess.DEVNULL,
@@ -56,6 +58,7 @@ def launch(*arguments):
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "",
+            "PYTHON_EXEC": python,
             "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
         },
     )
@@ -167,7 +170,7 @@ def test_sharded_training_equals_that_of_one_process_and_saves_the_tied_matrix_o
 @pytest.mark.slow
 def test_a_run_of_two_processes_is_that_of_one(tmp_path, one_process):
     values = values_of(tmp_path, gradient_accumulation_steps=1)
-    said = launch(*DDP, *TRAIN, written(values))
+    said = launch(*DDP, *TRAIN, written(values), python=sys.executable)
     assert "warning" not in said.lower(), said
     run = Path(values["output_dir"])
     assert losses_of(run) == pytest.approx(losses_of(one_process), abs=1e-6)
@@ -185,8 +188,9 @@ def test_a_run_of_two_processes_is_that_of_one(tmp_path, one_process):
 def test_two_processes_are_stopped_by_a_signal_and_one_sentence_ends_both_where_one_refuses(tmp_path, one_process):
     values = values_of(tmp_path, gradient_accumulation_steps=1, disable_tqdm=True)
     recipe, run = written(values), Path(values["output_dir"])
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launcher = [warm_python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(TESTS.parent)}
+    environment["PYTHON_EXEC"] = warm_python()
 
     def start(*arguments):
         command = [*launcher, *TRAIN, recipe, *arguments]
@@ -196,9 +200,7 @@ def test_two_processes_are_stopped_by_a_signal_and_one_sentence_ends_both_where_
     process = start("training.max_steps=100000", "training.eval_steps=50000", "training.save_steps=50000")
     said = iter(process.stderr)
     assert any("parameters, encoder-decoder" in line for line in said)
-    while not (run / "recipe.yaml").is_file():
-        time.sleep(0.1)
-    time.sleep(5)
+    assert any(line.startswith("update 9 of") for line in said)
     process.send_signal(signal.SIGTERM)
     lines = list(said)
     process.wait(60)
@@ -265,7 +267,7 @@ dist.all_reduce(torch.ones(1000))
 def test_a_process_ends_well_also_where_threads_of_sums_are_late(tmp_path):
     """These get a processor only where nobody else wants it; without `tear_down_at_exit` the process is then killed."""
     (tmp_path / "lazy.py").write_text(LAZY)
-    run_on_two(tmp_path / "lazy.py")
+    run_on_two(tmp_path / "lazy.py", python=sys.executable)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux how threads do")

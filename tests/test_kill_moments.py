@@ -2,10 +2,11 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from warm_python import warm_python
 
 TESTS = Path(__file__).parent
 
@@ -16,7 +17,7 @@ def test_a_command_that_is_ended_at_a_random_moment_leaves_nothing_half_written_
     path = os.pathsep.join([str(TESTS.parent), str(TESTS)])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
     done = subprocess.run(
-        [sys.executable, TESTS / "kill_moments.py", tmp_path / "moments", "1"],
+        [warm_python(), TESTS / "kill_moments.py", tmp_path / "moments", "1"],
         capture_output=True, text=True, timeout=1200, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -41,6 +40,7 @@ from vanilla_transformer.loading import (
 from vanilla_transformer.pipelines import TranslationPipeline
 from vanilla_transformer.runs.averaging import average_weights
 from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
+from warm_python import warm_python
 
 SOURCES = [source for source, _ in reversed_words(12, 6)]
 
@@ -619,13 +619,11 @@ def test_a_run_says_how_long_its_texts_were_and_its_tokenizer_loads_without_the_
         "assert 'vanilla_transformer' not in sys.modules\n"
         "print(a('red dog').input_ids, a.model_max_length, b.model_max_length, a.split_special_tokens)"
     )
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     ended = subprocess.run(
-        [sys.executable, "-c", code],
+        [warm_python(), "-c", code],
         input="y\n",
         capture_output=True,
         text=True,
-        env=environment,
         cwd=tmp_path,
         check=True,
     )

@@ -2,7 +2,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -40,6 +39,7 @@ from vanilla_transformer.kernels_vanilla_transformer import Kernels
 from vanilla_transformer.losses_vanilla_transformer import shift_right, smoothed_cross_entropy
 from vanilla_transformer.modeling_vanilla_transformer import sinusoidal_encoding
 from vanilla_transformer.positions_vanilla_transformer import apply_rotary_pos_emb, rotary_embeddings
+from warm_python import warm_python
 
 AUTO_CLASSES = {
     "encoder-decoder": AutoModelForSeq2SeqLM,
@@ -964,9 +964,9 @@ PROGRESS_BARS = ("Loading weights", "Writing model shards")
 
 def in_a_fresh_process(code, *arguments):
     root = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(root), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        [warm_python(), "-c", code, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

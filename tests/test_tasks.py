@@ -3,7 +3,6 @@
 import json
 import math
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from vanilla_transformer.tasks import TASKS
 from vanilla_transformer.tasks.classification import chunk_scores, encoded_words, first_pieces
 from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
 from vanilla_transformer.utils.schema import coerce_fields, override_fields
+from warm_python import warm_python
 
 ANIMALS = {"dog", "cat"}
 
@@ -350,7 +350,7 @@ def finished(request, tmp_path_factory):
     path = folder / "recipe.yaml"
     path.write_text(json.dumps(values))
     done = subprocess.run(
-        [sys.executable, "-m", "vanilla_transformer", "train", path, "--task", request.param],
+        [warm_python(), "-m", "vanilla_transformer", "train", path, "--task", request.param],
         capture_output=True,
         text=True,
         timeout=300,
@@ -561,7 +561,7 @@ def test_eight_rows_are_four_and_four(tmp_path, task):
 def test_a_command_for_one_task_refuses_the_recipe_of_another(tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(json.dumps(recipe(tmp_path, "masked-lm")))
-    command = [sys.executable, "-m", "vanilla_transformer", "train", path, "--task", "causal-lm"]
+    command = [warm_python(), "-m", "vanilla_transformer", "train", path, "--task", "causal-lm"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.strip() == f"error: {path} is a recipe for masked-lm, not for causal-lm."

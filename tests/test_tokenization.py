@@ -20,6 +20,7 @@ from vanilla_transformer.tokenization import (
     train_wordpiece_tokenizer,
     without_long_words,
 )
+from warm_python import warm_python
 
 # Made from word lists, so that there is enough to merge and nothing to quote.
 _NOUNS = ["dog", "house", "river", "tree", "boy", "Hund", "Häuser", "Fluß", "арбуз", "лес", "小狗", "房子", "🙂"]
@@ -185,7 +186,7 @@ def test_loads_without_this_package(tokenizer, tmp_path):
         "print(t('the dog 🙂 </s>', text_target=' x').data)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, cwd=tmp_path
+        [warm_python(), "-c", code, str(tmp_path)], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert result.stdout.strip() == str(tokenizer("the dog 🙂 </s>", text_target=" x").data)
 

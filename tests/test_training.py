@@ -41,6 +41,7 @@ from vanilla_transformer.trainer.checkpoints import find_checkpoints
 from vanilla_transformer.trainer.schedules import inverse_sqrt_factor, inverse_sqrt_schedule, noam_peak
 from vanilla_transformer.trainer.trainer import Seq2SeqTokenTrainer
 from vanilla_transformer.utils.schema import override_fields
+from warm_python import warm_python
 
 RECIPES = [
     path for path in sorted((ROOT / "scripts" / "recipes").glob("*.yaml")) if "\nablation:" not in path.read_text()
@@ -439,7 +440,7 @@ def test_an_average_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch)
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vanilla_transformer.errors.averaging.save_file", full)
+    monkeypatch.setattr("vanilla_transformer.runs.averaging.save_file", full)
     with pytest.raises(OSError, match="No space left"):
         average_checkpoints(folders, tmp_path / "averaged")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -636,7 +637,7 @@ ids = model.generate(**tokenizer(sources, return_tensors="pt", padding=True)).to
 assert not [name for name in sys.modules if name.startswith("vanilla_transformer.errors")]
 print(json.dumps(ids))
 """
-    command = [sys.executable, "-c", program, str(result.folder), json.dumps(sources)]
+    command = [warm_python(), "-c", program, str(result.folder), json.dumps(sources)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == before

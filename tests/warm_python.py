@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 
 # what a module reads when it is imported: another value in the environment would come too late
-READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "DISABLE_", "OMP_", "MKL_", "MPL", "PYTHONHASHSEED", "PYTHONWARNINGS")
+READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "DISABLE_", "MPL", "PYTHONHASHSEED", "PYTHONWARNINGS")
 
 WITHOUT_PACKAGE = "import sys; sys.modules['vanilla_transformer'] = None  # any import of it fails\n"
 
@@ -86,9 +86,9 @@ class WarmPython:
 
 @functools.cache
 def warm_python():
-    """Return the executable of one for this process and all of its tests, without a Hub, with one thread."""
+    """Return the executable of one for this process and all of its tests, with one thread."""
     paths = os.pathsep.join(map(str, (ROOT, TESTS)))
-    python = WarmPython({**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": paths}).__enter__()
+    python = WarmPython({**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}).__enter__()
     atexit.register(python.__exit__)
     return python.executable
 
