@@ -311,7 +311,7 @@ def test_an_interrupt_ends_in_one_sentence_and_status_130(command, tmp_path, mon
     last = err.rstrip().split("\n")[-1]
     assert last == f"interrupted at update 0 by SIGINT; no checkpoint was saved yet; {resume}"
     # before training there is nothing to keep
-    monkeypatch.setattr(Seq2Seq, "load", interrupted)
+    monkeypatch.setattr(Seq2Seq, "read", interrupted)
     status, _, err = command("train", path, "--overwrite")
     assert status == 130 and "Traceback" not in err
 

@@ -320,7 +320,7 @@ def test_a_description_that_contradicts_itself_is_refused(fields, sentence):
         ("masked-lm", "data.masked_share=1.5", "data.masked_share=1.5 must be between 0 and 1"),
         ("masked-lm", "training.metric_for_best_model=bleu", "'bleu' is no score"),
         ("masked-lm", "training.dataloader_persistent_workers=true", "would show a language model the first epoch's"),
-        ("causal-lm", "tokenizer.kind=words", "'bpe', 'wordpiece' or 'characters'"),
+        ("causal-lm", "tokenizer.kind=letters", "'bpe', 'wordpiece'"),
         ("causal-lm", "data.train.txt=x", "unknown field data.train.txt; did you mean 'text'?"),
         ("causal-lm", "data.train.label=x", "unknown field data.train.label"),
         ("causal-lm", "generation.max_length_over_source=3", "unknown field generation.max_length_over_source"),
