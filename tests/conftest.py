@@ -11,6 +11,12 @@ from warm_python import WarmPython
 
 ROOT = Path(__file__).parents[1]
 
+# A disk takes milliseconds for each file that is to outlive a loss of power, and there are tens of thousands of them.
+os.fsync = lambda descriptor: None
+
+# So many seconds, 5 of them, a loader waits for workers where the garbage collection has taken away what calls them.
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.1
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_heap():

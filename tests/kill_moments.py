@@ -6,6 +6,7 @@ one process that has imported everything, so that a moment is one of the command
 """
 
 import contextlib
+import gc
 import json
 import os
 import random
@@ -241,6 +242,8 @@ def main():
     import vanilla_transformer.generation.text_generator
     import vanilla_transformer.runs.ablation_runs  # noqa: F401
 
+    gc.collect()
+    gc.freeze()  # so that a fork collects no garbage among what is there before it
     print("| command | signal | moments | ended by it | wrong |\n|---|---|---|---|---|")
     for name, word, tried, ended, wrong in trials(Path(folder), names or COMMANDS, int(moments)):
         print(f"| {name} | {word} | {tried} | {ended} | {'; '.join(wrong) or 0} |", flush=True)

@@ -4,6 +4,7 @@ Started as a program it imports what a run needs once, then for each request, a 
 recipe and answers how that ended. Points of a run have names such as "update 3 batch 1"; `RunProcesses` asks for one.
 """
 
+import gc
 import json
 import os
 import resource
@@ -187,10 +188,15 @@ def _run(request):
 
 
 def main():
+    import torch.utils.data
     import transformers.models.auto.modeling_auto  # noqa: F401
 
     import vanilla_transformer.runs.run  # noqa: F401
 
+    # a fork collects no garbage among what is there before it, and its workers see after 0.1 and not 5 seconds that it is gone
+    gc.collect()
+    gc.freeze()
+    torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.1
     for line in sys.stdin:
         request = json.loads(line)
         child = os.fork()
