@@ -24,8 +24,9 @@ from tiny import tiny_model
 from vanilla_transformer import cli
 from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.serving.app import Server, create_app
+from vanilla_transformer.serving.backends import load
 from vanilla_transformer.serving.engine import BusyError, Engine, Item
-from vanilla_transformer.serving.models import Generation, Output, Passage, ServedGenerator, load
+from vanilla_transformer.serving.models import Generation, Output, Passage, ServedGenerator
 from vanilla_transformer.serving.settings import ServerSettings
 from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
 

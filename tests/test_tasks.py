@@ -19,8 +19,9 @@ from vanilla_transformer.data.token_datasets import CausalLMDataset, MaskedLMDat
 from vanilla_transformer.losses_vanilla_transformer import IGNORED
 from vanilla_transformer.recipes.recipe import Recipe, RecipeError, field_type
 from vanilla_transformer.runs.run import run_recipe
+from vanilla_transformer.scoring.chunks import chunk_scores
 from vanilla_transformer.tasks import TASKS
-from vanilla_transformer.tasks.classification import chunk_scores, encoded_words, first_pieces
+from vanilla_transformer.tasks.classification import encoded_words, first_pieces
 from vanilla_transformer.tokenization import train_tokenizer, train_wordpiece_tokenizer
 from vanilla_transformer.utils.schema import coerce_fields, override_fields
 from warm_python import warm_python

@@ -93,7 +93,7 @@ class TagScores(evaluate.Metric):
         )
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
-        from vanilla_transformer.tasks.classification import chunk_scores
+        from vanilla_transformer.scoring.chunks import chunk_scores
 
         predictions, references = ([list(tags) for tags in rows] for rows in (predictions, references))
         precision, recall, f1 = chunk_scores(references, predictions)

@@ -38,7 +38,7 @@ class Server:
     """A model with the engine that computes with it, and the requests it answers.
 
     Args:
-        model: of [`models.load`].
+        model: of [`backends.load`].
         name: of the model, for clients.
         settings: bounds.
     """

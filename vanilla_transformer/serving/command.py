@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 
 from vanilla_transformer.serving.app import Server, create_app
-from vanilla_transformer.serving.models import load
+from vanilla_transformer.serving.backends import load
 from vanilla_transformer.serving.settings import ServerSettings
 from vanilla_transformer.utils.schema import read_values
 from vanilla_transformer.utils.yaml_text import coerce_scalars
@@ -37,7 +37,7 @@ def serve(
     Args:
         model: a folder or Hub id.
         host, port: where to listen; port 0 for a free one.
-        load_options: of [`models.load`].
+        load_options: of [`backends.load`].
 
     Raises:
         ValueError, OSError: where the model cannot be loaded or the port is taken, with one clear sentence.

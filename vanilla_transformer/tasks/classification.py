@@ -19,6 +19,7 @@ from vanilla_transformer.modeling_vanilla_transformer import (
     VanillaTransformerForSequenceClassification,
     VanillaTransformerForTokenClassification,
 )
+from vanilla_transformer.scoring.chunks import chunk_scores
 from vanilla_transformer.tasks.task import Example, ScoreColumn, Split, TokenizedSplit
 from vanilla_transformer.tasks.text_task import TextTask
 from vanilla_transformer.utils.log import Log
@@ -310,20 +311,6 @@ class TokenClassification(Classification):
     def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
         kind = "chunk F1 (seqeval)" if self.are_chunks else "macro F1"
         return [("f1", kind, scores["f1"]), ("accuracy", "accuracy of tokens", scores["accuracy"])]
-
-
-def chunk_scores(references: list[list[str]], outputs: list[list[str]]) -> tuple[float, float, float]:
-    """Return precision, recall and F1 of whole chunks, by seqeval; tags of the BILOU kind are read as IOBES."""
-    from seqeval.metrics import f1_score, precision_score, recall_score
-
-    if any(tag.startswith(("L-", "U-")) for row in references for tag in row):
-        iobes = {"L": "E", "U": "S"}
-        references, outputs = (
-            [[iobes.get(tag[0], tag[0]) + tag[1:] for tag in row] for row in rows] for rows in (references, outputs)
-        )
-    scores = (precision_score, recall_score, f1_score)
-    precision, recall, f1 = (float(score(references, outputs, zero_division=0)) for score in scores)
-    return precision, recall, f1
 
 
 def encoded_words(words: list[str], offsets: list[tuple[int, int]]) -> list[int | None]:
