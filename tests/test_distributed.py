@@ -1,4 +1,4 @@
-"""Several processes give what one gives: batches, losses, weights, with DDP and with FSDP2; and the loop without a Trainer.
+"""Several processes give what one gives: batches, losses, weights, with DDP and with FSDP2; and the Accelerate training loop.
 
 The processes are real ones, on gloo, on this machine's processors.
 """
@@ -314,7 +314,7 @@ def test_fsdp_that_would_not_save_whole_weights_is_refused():
         check_plugin(FullyShardedDataParallelPlugin(**{**good, "fsdp_version": 1}))
 
 
-# The loop without a Trainer ------------------------------------------------------------------------------------------
+# The Accelerate training loop ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -221,6 +221,7 @@ def generate(
     ] = None,
 ) -> None:
     """Write one line of output for each line of input, in the same order; of a language model its continuation."""
+    # what may be refused, before the model is loaded
     if length_penalty is not None and not -100 <= length_penalty <= 100:
         raise ValueError(f"--length-penalty {length_penalty} must be a number from -100 to 100.")
     if temperature is not None and not 0 < temperature <= 1000:
@@ -247,6 +248,7 @@ def generate(
         from transformers import set_seed
 
         set_seed(seed)
+    # the outputs, as they come
     results = generator.generate(
         _lines(source, input),
         n_best=n_best,
@@ -372,6 +374,7 @@ def evaluate(
     if output is not None:
         check_output_file(output)
     options = ScoringOptions(tokenize, lowercase, metrics, resamples, comet)
+    # without a model
     if (model is None) == (not hypotheses):
         raise ValueError("give either a --model, or --hypotheses that are there already.")
     if model is None:
@@ -382,6 +385,7 @@ def evaluate(
                 raise ValueError(f"{name} has an effect only with --model; leave it out.")
         _print_scores(score_files(hypotheses or [], target, source, options, _log), target, sys.stdout)
         return
+    # with one: what may be refused before it is loaded, its outputs, their scores
     generate_options: dict[str, Any] = {} if num_beams is None else {"num_beams": num_beams}
     from vanilla_transformer.generation.text_generator import TextGenerator, check_generation_options
     from vanilla_transformer.loading import check_device
@@ -652,6 +656,7 @@ def serve(
         max_batch_tokens=batch_tokens,
         timeout=timeout,
     )
+    # what the model is loaded with
     loading = {"device": device, "revision": revision, "trust_remote_code": trust_remote_code, "backend": backend}
     loading["quantization"] = quantization
     run_server(model, settings, host=host, port=port, log=_log, **loading)

@@ -40,6 +40,7 @@ def run_demo(output: Path, overrides: Iterable[str] = (), log: Log = print, say:
         The metrics of the run.
     """
     log = renamed_log(log, say)
+    # the recipe
     values = yaml.safe_load(resources.files(__package__).joinpath(RECIPE).read_text(encoding="utf-8"))
     data = output.with_name(output.name + "-data")
     values["output_dir"] = str(output)
@@ -48,6 +49,7 @@ def run_demo(output: Path, overrides: Iterable[str] = (), log: Log = print, say:
     values["data"]["test"] = {"unseen": {"path": str(data / "test.tsv")}}
     recipe = Recipe.from_dict(override_fields(values, overrides))
 
+    # its data
     if (output / "recipe.yaml").is_file() and not data.is_dir():
         raise RecipeError(f"{output} holds a run that is not the demonstration; name another folder with --output.")
     log("writing dates, amounts and durations in six languages ...")
@@ -58,6 +60,7 @@ def run_demo(output: Path, overrides: Iterable[str] = (), log: Log = print, say:
             stream.writelines(f"{source}\t{target}\n" for source, target in pairs)
     result = run_recipe(recipe, overwrite=True, log=log)
 
+    # what the model makes of unseen inputs, and where it looks
     generator = TextGenerator.from_pretrained(result.folder)
     shown = splits["test"][:SHOWN]
     outputs = generator.generate([source for source, _ in shown])

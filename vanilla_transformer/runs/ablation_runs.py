@@ -91,7 +91,7 @@ def run_ablation(
 def _run_all(
     ablation: Ablation, resume: bool, overwrite: bool, log: Log, interruption: Interruption
 ) -> dict[str, Any]:
-    """See `run_ablation`."""
+    """Check and prepare all cells, then train one after the other; return the table."""
     folder = ablation.folder
     # what may be refused, before anything is written
     for cell, seed in ablation.runs():

@@ -80,6 +80,7 @@ def plot_curves(
     with _figure(path, title, figsize=(12, 3.6)) as (figure, readable):
         smoothed = f", labels smoothed by {label_smoothing:g}" if label_smoothing else ""
         loss_axis, score_axis, rate_axis = figure.subplots(1, 3)
+        # one picture each: loss, scores, learning rate
         loss_axis.plot(*series("loss"), label=f"training (with dropout{smoothed})", color="tab:gray", linewidth=1)
         loss_axis.plot(
             *series("eval_loss"), label="validation (without either)" if smoothed else "validation", color="tab:blue"

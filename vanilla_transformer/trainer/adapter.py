@@ -90,6 +90,7 @@ class AdapterSection:
             raise RecipeError(
                 f"adapter.kind={kind!r} is not a kind of PEFT that goes into layers; {did_you_mean(kind, kinds)}"
             )
+        # the fields of this section by the names of that kind, then those of `options`
         known = _fields(kinds[kind])
         values: dict[str, Any] = {"task_type": _TASK_TYPES.get(task), "target_modules": self.target_modules}
         for name, default in (("r", 8), ("alpha", 16), ("dropout", None)):

@@ -64,19 +64,14 @@ def inverse_sqrt_factor(step: int, warmup_steps: int) -> float:
     return min(step / warmup, (warmup / step) ** 0.5)
 
 
-class _Factor:
-    """[`inverse_sqrt_factor`] as a callable that, unlike a lambda, can be pickled."""
-
-    def __init__(self, warmup_steps: int):
-        self.warmup_steps = warmup_steps
-
-    def __call__(self, finished_updates: int) -> float:
-        return inverse_sqrt_factor(finished_updates + 1, self.warmup_steps)
+def _inverse_sqrt_factor_after(finished: int, *, warmup_steps: int) -> float:
+    return inverse_sqrt_factor(finished + 1, warmup_steps)
 
 
 def inverse_sqrt_schedule(optimizer: Optimizer, warmup_steps: int) -> LambdaLR:
     """Return a scheduler that takes the optimizer's learning rate as the peak; see [`inverse_sqrt_factor`]."""
-    return LambdaLR(optimizer, _Factor(warmup_steps))
+    # not a lambda, which cannot be pickled
+    return LambdaLR(optimizer, partial(_inverse_sqrt_factor_after, warmup_steps=warmup_steps))
 
 
 def expected_updates(total: int, finished: int, time_share: float) -> float:

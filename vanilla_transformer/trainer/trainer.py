@@ -389,6 +389,7 @@ class TokenTrainer(TokenBudgetMixin):
             "positions": positions,
             "seconds": self._seconds,
         }
+        # what the state of the checkpoint says beside that
         at_end = float(self.state.epoch or 0).is_integer() and self.args.eval_strategy == IntervalStrategy.EPOCH
         if at_end and not self._epoch_ended and INTERRUPTED not in self.state.stateful_callbacks:
             # the evaluation at the end of the epoch comes after this checkpoint, and a run resumed from it would have none
