@@ -2,6 +2,7 @@
 
 from vanilla_transformer.tasks.classification import SequenceClassification, TokenClassification
 from vanilla_transformer.tasks.language_modeling import CausalLanguageModeling, MaskedLanguageModeling
+from vanilla_transformer.tasks.parsing import ConstituencyParsing
 from vanilla_transformer.tasks.seq2seq import Seq2Seq
 from vanilla_transformer.tasks.task import Example, Split, Task, TokenizedSplit
 
@@ -11,6 +12,7 @@ TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
         Seq2Seq,
+        ConstituencyParsing,
         CausalLanguageModeling,
         MaskedLanguageModeling,
         SequenceClassification,

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -18,7 +18,7 @@ from transformers import (
 
 from vanilla_transformer.configuration_vanilla_transformer import VanillaTransformerConfig
 from vanilla_transformer.data.collators import Seq2SeqPackingCollator
-from vanilla_transformer.data.config import ParallelData
+from vanilla_transformer.data.config import DataConfig, ParallelData
 from vanilla_transformer.data.preparation import pair_lengths, tokenize_pairs
 from vanilla_transformer.data.rows import PAIRS
 from vanilla_transformer.generation.text_generator import TextGenerator
@@ -62,12 +62,16 @@ class Seq2Seq(Task):
     evaluation_fields = frozenset({"num_beams", "tokenize"})
     split_fields = frozenset({field.name for field in fields(ParallelData)})
     generation_fields = frozenset({"length_penalty_form", "max_length_over_source"})
-    curves = (("bleu", "BLEU", 1), ("chrf", "chrF", 1), ("exact_match", "exact match (%)", 100))
+    curves: ClassVar[tuple[tuple[str, str, float], ...]] = (
+        ("bleu", "BLEU", 1),
+        ("chrf", "chrF", 1),
+        ("exact_match", "exact match (%)", 100),
+    )
     row_type = PAIRS
-    scores = ("bleu", "chrf", "exact_match", "loss")
+    scores: ClassVar[tuple[str, ...]] = ("bleu", "chrf", "exact_match", "loss")
     pipeline_tag = "translation"
-    other_pipeline_tags = ("summarization",)
-    score_columns = (
+    other_pipeline_tags: ClassVar[tuple[str, ...]] = ("summarization",)
+    score_columns: ClassVar[tuple[ScoreColumn, ...]] = (
         ScoreColumn("bleu", "BLEU"),
         ScoreColumn("chrf", "chrF"),
         ScoreColumn("exact_match", "exact match", "{:.1%}"),
@@ -83,7 +87,7 @@ class Seq2Seq(Task):
         return self.target_tokenizer is not self.tokenizer
 
     @classmethod
-    def data_config(cls, fields: Mapping[str, Any], data: DataSection) -> ParallelData:
+    def data_config(cls, fields: Mapping[str, Any], data: DataSection) -> DataConfig:
         languages = {"source_language": data.source_language, "target_language": data.target_language}
         return ParallelData(**{**languages, **fields})
 
@@ -131,10 +135,14 @@ class Seq2Seq(Task):
     def train_data(self, rows: "Dataset") -> "Dataset":
         return rows.select_columns(["input_ids", "labels"])
 
-    def evaluation_data(self, rows: "Dataset", first: int | None = None) -> "Dataset":
+    def evaluated_rows(self, rows: "Dataset", first: int | None = None) -> "Dataset":
+        """Return the first rows, or all, in the order of an evaluation."""
         rows = rows.select(range(min(first or len(rows), len(rows))))
         order = sorted(range(len(rows)), key=pair_lengths(rows).sum(axis=1).tolist().__getitem__, reverse=True)
-        return rows.select(order).select_columns(["input_ids", "labels"])
+        return rows.select(order)
+
+    def evaluation_data(self, rows: "Dataset", first: int | None = None) -> "Dataset":
+        return self.evaluated_rows(rows, first).select_columns(["input_ids", "labels"])
 
     def ids(self, split: TokenizedSplit, rows: Sequence[int]) -> list[int]:
         return split.tokenized.select_columns("id")[list(rows)]["id"]

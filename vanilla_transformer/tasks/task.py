@@ -156,6 +156,10 @@ class Task(ABC):
     def length_limit(cls, data: DataSection) -> tuple[int, str]:
         """Return the tokens of the longest text that training may see, of a side where there are two, and the field that says so."""
 
+    def load(self, config: Any) -> "tuple[Dataset, DataReport]":
+        """Return the rows of a data config, and what became of them."""
+        return load_data(config, self.row_type)
+
     @abstractmethod
     def prepare(self, splits: Mapping[str, Split], ready: str | Path | None) -> None:
         """Make what turns text into tokens: the tokenizer, trained on the training text or, where `ready`, loaded."""
@@ -178,7 +182,7 @@ class Task(ABC):
         Raises:
             RecipeError, FileNotFoundError, ValueError: for data that cannot be read or used, naming the split.
         """
-        splits = {name: Split(name, *load_data(config, self.row_type)) for name, config in configs.items()}
+        splits = {name: Split(name, *self.load(config)) for name, config in configs.items()}
         train = splits["data.train"].report
         count_repeats(train, [split.report for split in splits.values() if split.report is not train])
         self.prepare(splits, ready)
