@@ -4,6 +4,7 @@ import json
 import random
 
 import pytest
+from huggingface_hub import ModelCard
 
 pytest.importorskip("nltk")
 
@@ -81,6 +82,8 @@ def test_a_parser_is_scored_by_the_brackets_of_what_it_writes(finished):
     assert scores["f1"] == round(score_trees(found, gold).f1, 2)
     card = (finished / "README.md").read_text()
     assert "| F1 |" in card and "labelled brackets" in card
+    data = ModelCard.load(finished / "README.md").data
+    assert data.pipeline_tag == "text-generation" and data.eval_results[0].metric_value == scores["f1"]
 
 
 def test_a_saved_parser_reads_words_and_writes_brackets(finished):

@@ -343,7 +343,9 @@ def test_what_means_nothing_for_a_task_is_refused(tmp_path, task, override, sent
 BLOCKS = {"causal-lm": ["data.block_size=8"]}
 
 
-@pytest.fixture(scope="module", params=[name for name in TASKS if name != "seq2seq"])
+@pytest.fixture(
+    scope="module", params=[name for name in TASKS if name not in ("seq2seq", "constituency-parsing")]
+)  # which have tests of their own
 def finished(request, tmp_path_factory):
     """A run of each task in a process of its own, and what the process printed."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -467,7 +467,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             yield f"head_dim={self.head_dim}{of} must be even for position_encoding='rope', and 2 at least."
         if encoding != "rope" and (self.rope_parameters is not None or part != 1):
             yield "rope_parameters and partial_rotary_factor need position_encoding='rope'."
-        kinds = dict.fromkeys(self.attention_kinds)
+        kinds = dict.fromkeys(self.layer_types or [self._kind_of_all_layers])  # of any number of layers
         for name, value in (self.rope_parameters or {}).items():
             if isinstance(value, dict) and name not in kinds:
                 yield f"rope_parameters: {name!r} is none of the model's kinds of layers, {', '.join(kinds)}."
@@ -604,8 +604,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
         """`"full_attention"` or `"sliding_attention"` for each layer of the deeper stack."""
         if self.layer_types is not None:
             return self.layer_types
-        kind = "full_attention" if self.sliding_window is None else "sliding_attention"
-        return [kind] * max(self.num_hidden_layers, self.num_decoder_layers)
+        return [self._kind_of_all_layers] * max(self.num_hidden_layers, self.num_decoder_layers)
+
+    @property
+    def _kind_of_all_layers(self) -> str:
+        return "full_attention" if self.sliding_window is None else "sliding_attention"
 
     def rope_parameters_of(self, kind: str) -> dict[str, Any]:
         """Return the rotary parameters of one kind of layer, complete, as transformers' functions read them."""
