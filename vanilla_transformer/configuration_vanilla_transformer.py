@@ -30,18 +30,9 @@ logger = logging.get_logger(__name__)
 ConfigClass = TypeVar("ConfigClass", bound=PreTrainedConfig)
 
 # Keyword arguments that transformers itself hands to every configuration, beside the declared fields.
-_TRANSFORMERS_KEYWORDS = frozenset(
-    [
-        "attn_implementation",
-        "auto_map",
-        "experts_implementation",
-        "model_type",
-        "name_or_path",
-        "num_labels",
-        "output_attentions",
-        "quantization_config",
-        "torch_dtype",
-    ]
+_TRANSFORMERS_KEYWORDS = (
+    *("attn_implementation", "auto_map", "experts_implementation", "model_type", "name_or_path", "num_labels"),
+    *("output_attentions", "quantization_config", "torch_dtype"),
 )
 
 # Numbers that each scaling of rotary frequencies needs, and those that it may have.
@@ -162,15 +153,15 @@ def _checked_at_the_border(config_class: type[ConfigClass]) -> type[ConfigClass]
 @_checked_at_the_border
 @strict
 class VanillaTransformerConfig(PreTrainedConfig):
-    r"""Configuration of every model of this package.
+    """Configuration of every model of this package.
 
     Keyword-only. The paper's names `d_model`, `d_ff` and `encoder_layers` are accepted and can be read; files hold the
     canonical names. An unknown name, a value of the wrong type and a combination that no model can have end in a
     `ValueError` of one sentence.
 
     Args:
-        architecture: Which stacks are built: `"encoder-decoder"` (section 3.1), `"encoder-only"` or `"decoder-only"`.
-            Sets `is_encoder_decoder` and `is_decoder`.
+        architecture: Which stacks are built, `"encoder-decoder"` (section 3.1), `"encoder-only"` or `"decoder-only"`;
+            sets `is_encoder_decoder` and `is_decoder`.
         vocab_size: Number of tokens; of the source side where `target_vocab_size` is given.
         target_vocab_size: `None` for one vocabulary shared by both sides (section 5.1), else the target side's size.
         hidden_size (`d_model`): Width of the residual stream.
@@ -190,13 +181,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
         norm_eps: Added to the variance. The paper's own code has 1e-6.
         norm_bias: Biases of layer norms; an RMS norm has none.
         final_norm: A norm at the end of each stack; `None` for one where `norm_position="pre"`, whose layers end in none.
-        position_encoding: `"sinusoidal"` (section 3.5), `"learned"`, `"rope"` (rotary, Su et al. 2021: queries and keys of
-            self-attention are turned by their positions, so that scores depend on distances), `"alibi"` (Press et al. 2022:
-            scores fall with distance, in each head at its own rate), `"relative"` (T5: a learned number for each head and
-            bucket of distances is added to scores) or `"none"`.
-        sinusoidal_form: Where sine and cosine stand. `"interleaved"`, as section 3.5 has it; `"concatenated"`, all sines
-            before all cosines (Marian); `"fairseq"`, so too, with frequencies from 1 to exactly 1/10000 (tensor2tensor,
-            fairseq, FSMT).
+        position_encoding: `"sinusoidal"` (section 3.5), `"learned"`, `"rope"` (rotary, Su et al. 2021: queries and keys are
+            turned by their positions), `"alibi"` (Press et al. 2022: scores fall with distance, in each head at its own
+            rate), `"relative"` (T5: a learned number for each head and bucket of distances is added to scores) or `"none"`.
+        sinusoidal_form: `"interleaved"`, sines and cosines in turn, as section 3.5 has it; `"concatenated"`, all sines before
+            all cosines (Marian); `"fairseq"`, so too, with frequencies from 1 to exactly 1/10000 (tensor2tensor, FSMT).
         position_offset: Number of the first position: 2 in BART, RoBERTa and fairseq. A learned table has so many more rows.
         rope_theta: Base of the rotary frequencies; Su et al. 2021 have 10000.
         rope_parameters: How rotary frequencies are scaled for long contexts, in transformers' own form: `rope_type` is
@@ -206,12 +195,10 @@ class VanillaTransformerConfig(PreTrainedConfig):
         relative_attention_num_buckets, relative_attention_max_distance: Of `position_encoding="relative"`: half of the
             buckets hold one distance each, the others ever more, up to this one (T5).
         max_position_embeddings: Longest sequence the model is meant for. Only a learned table is a hard limit.
-        embedding_size: Width of the embeddings, which are projected to `hidden_size` (ALBERT, ELECTRA); `None` for
-            `hidden_size` and no projection.
+        embedding_size: Width of embeddings that are projected to `hidden_size` (ALBERT, ELECTRA); `None` for no projection.
         embedding_norm: A norm over the sum of embeddings (BERT, BART).
         type_vocab_size: Number of token types, each with an embedding (BERT); 0 for none.
-        scale_embedding: Multiply token embeddings by the root of their width (section 3.4). The model scales, not the
-            embedding table, so `inputs_embeds` are plain rows of the table and are scaled once as well.
+        scale_embedding: Multiply token embeddings, and `inputs_embeds`, by the root of their width (section 3.4).
         tie_word_embeddings: The output projection is the embedding of the side that is written (section 3.4).
         share_encoder_decoder_embeddings: Encoder and decoder embed by one matrix; `None` for as `tie_word_embeddings` says,
             and never with separate vocabularies. So one matrix serves in three places (the paper), in two (fairseq's
@@ -221,8 +208,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         output_bias: Bias of the output projection: `"none"`; `"trained"` (BERT, OpenNMT); `"fixed"`, which is saved but not
             trained (Marian, BART).
         output_scale: States are multiplied by it before the output projection (T5: `hidden_size ** -0.5`).
-        dropout: On the output of every sublayer before it is added, and on the sum of embeddings and positions
-            (section 5.4).
+        dropout: On the output of every sublayer before it is added, and on the sum of embeddings and positions (5.4).
         attention_dropout: On attention probabilities; the paper has none.
         activation_dropout: On the activation inside the feed-forward network; the paper has none.
         attention_bias, mlp_bias: Biases of the attention and feed-forward projections.
@@ -240,17 +226,11 @@ class VanillaTransformerConfig(PreTrainedConfig):
             `"others"`: `label_smoothing / (V - 1)` for each wrong one (tensor2tensor, fairseq).
         init_scheme: `"paper"` (Xavier uniform, embeddings normal with variance 1/hidden_size: tensor2tensor's
             `uniform_unit_scaling`), `"fairseq"` (the same with gain 1/sqrt(2) for query, key and value) or `"normal"`
-            (transformers' normal with `initializer_range`).
-        initializer_range: Standard deviation of `init_scheme="normal"`.
+            (transformers' normal with the standard deviation `initializer_range`).
         pad_token_id, bos_token_id, eos_token_id: Special tokens; the embedding row of the padding token starts at zero.
         decoder_start_token_id: First decoder input; `None` for `bos_token_id`.
         use_cache: Return the key-value cache from decoders.
         task_specific_params: Settings of pipelines by task, such as `{"translation_en_to_de": {"prefix": ...}}` (T5).
-
-    Example:
-        >>> config = VanillaTransformerConfig()
-        >>> config.num_parameters()
-        63082496
     """
 
     model_type = "vanilla_transformer"
@@ -367,11 +347,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         return {name: None for name, follows in followers.items() if follows}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a field, and after construction also what is derived from it.
-
-        Raises:
-            ValueError: where `is_decoder` or `is_encoder_decoder` would contradict `architecture`, which sets them.
-        """
+        """Set a field, and after construction also what is derived from it; `architecture` alone sets its flags."""
         name = type(self).attribute_map.get(name, name)
         if "base_model_fsdp_plan" not in vars(self):  # under construction, which `__post_init__` ends
             super().__setattr__(name, value)
@@ -391,7 +367,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
             self.base_model_tp_plan, self.base_model_fsdp_plan = self._parallel_plans()
 
     def _parallel_plans(self) -> tuple[dict[str, str], dict[str, str]]:
-        """How transformers shards the base model: over heads and inner width, and layer by layer.
+        """Return how transformers shards the base model: over heads and inner width, and layer by layer.
 
         On the instance, since every rule has to match a module. Not part of files.
         """

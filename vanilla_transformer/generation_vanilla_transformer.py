@@ -8,10 +8,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteria, StoppingCriteriaList
-from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache, StaticLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache, StaticLayer
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.import_utils import is_tracing
+
+from .sequences_vanilla_transformer import check_mask
+
+
+def new_cache(config: Any) -> Cache:
+    """Return an empty cache of the decoder of a model."""
+    own = DynamicCache(config=config)
+    return EncoderDecoderCache(own, DynamicCache()) if config.is_encoder_decoder else own
 
 
 def prepare_cache(cache: Any, inputs: Tensor, source: Tensor | None) -> None:
@@ -48,6 +56,27 @@ def prepare_cache(cache: Any, inputs: Tensor, source: Tensor | None) -> None:
             )
         if type(layer) not in (DynamicLayer, StaticLayer):
             layers[index] = StaticLayer(max_cache_len=length) if layer.is_compileable else DynamicLayer()
+
+
+def places_in_rows(config: Any, cache: Any, inputs: Tensor, mask: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the places in a row of inputs (T,) behind a cache and, by kind of layer, of the keys that they see (S,).
+
+    A mask that does not fit them is refused.
+    """
+    length = tokens = keys = inputs.shape[1]
+    past_length, kinds = 0, config.attention_kinds
+    sizes = dict.fromkeys(kinds, (length, 0))  # how many keys, and the place of the first
+    if isinstance(cache, Cache):
+        past_length = cache.get_seq_length()
+        sizes = {kind: cache.get_mask_sizes(length, kinds.index(kind)) for kind in sizes}
+        keys = sizes[kinds[0]][0]
+        tokens = None if cache.is_compileable else past_length + length
+    elif cache is not None:  # that of continuous batching, which comes with positions and no mask
+        check_continuous_batching(config)
+        mask = None
+    check_mask("attention_mask", mask, length, keys, tokens)
+    queries = torch.arange(length, device=inputs.device) + past_length
+    return queries, {k: torch.arange(n, device=inputs.device) + first for k, (n, first) in sizes.items()}
 
 
 # settings of generation that transformers does not know

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import (
     ALL_MASK_ATTENTION_FUNCTIONS,
     AttentionMaskInterface,
@@ -53,7 +53,8 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_vanilla_transformer import AUTO_MAP, VanillaTransformerConfig
 from .generation_vanilla_transformer import (
     VanillaTransformerGenerationMixin,
-    check_continuous_batching,
+    new_cache,
+    places_in_rows,
     prepare_cache,
 )
 from .kernels_vanilla_transformer import (
@@ -688,9 +689,9 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
             if is_start:
                 check_pairs(packed, packed_source)
         if is_start and use_cache and packed is None:
-            cache = self._new_cache()
+            cache = new_cache(self.config)
         own_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-        places, key_places = self._places(own_cache, inputs, attention_mask)
+        places, key_places = places_in_rows(self.config, own_cache, inputs, attention_mask)
         given_positions = position_ids  # which alone mark packed sequences where they start again
         if position_ids is None:
             position_ids = positions_from_mask(attention_mask, places)
@@ -730,32 +731,6 @@ class VanillaTransformerDecoder(VanillaTransformerStack):
         if not is_tracing(inputs) and len(source) not in (1, len(inputs)):
             raise ValueError(f"{len(source)} sources do not fit {len(inputs)} rows of targets.")
         check_mask("cross_attention_mask", mask, inputs.shape[1], source.shape[1], source.shape[1])
-
-    def _new_cache(self) -> Cache:
-        if self.has_cross_attention:
-            return EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache())
-        return DynamicCache(config=self.config)
-
-    def _places(self, cache: Any, inputs: Tensor, mask: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the places of the inputs (T,) and, for each kind of layer, of the keys (S,) in a row.
-
-        A mask that does not fit them is refused.
-        """
-        length = tokens = keys = inputs.shape[1]
-        past_length = 0
-        kinds = self.config.attention_kinds
-        sizes = dict.fromkeys(kinds, (length, 0))  # how many keys, and the place of the first
-        if isinstance(cache, Cache):
-            past_length = cache.get_seq_length()
-            sizes = {kind: cache.get_mask_sizes(length, kinds.index(kind)) for kind in sizes}
-            keys = sizes[kinds[0]][0]
-            tokens = None if cache.is_compileable else past_length + length
-        elif cache is not None:  # that of continuous batching, which comes with positions and no mask
-            check_continuous_batching(self.config)
-            mask = None
-        check_mask("attention_mask", mask, length, keys, tokens)
-        queries = torch.arange(length, device=inputs.device) + past_length
-        return queries, {k: torch.arange(n, device=inputs.device) + first for k, (n, first) in sizes.items()}
 
 
 # --------------------------------------------------------------------------------------------------------- base model
@@ -812,16 +787,14 @@ class VanillaTransformerModel(VanillaTransformerPreTrainedModel):
         """Run the stacks.
 
         Args:
-            input_ids, inputs_embeds: (B, S) or (B, S, D), one of them: the source, or the only sequence.
+            input_ids, inputs_embeds: (B, S) or (B, S, E), one of them: the source, or the only sequence.
             attention_mask: (B, S) with 1 for tokens; (B, past + T) with a cache; or a ready 4D mask (B, 1, T, S), either
                 of booleans, true to attend, or of numbers that are added to the scores.
-            position_ids: (B, S); by default counted from the mask. Without a mask, positions that start anew say that a
-                row holds several sequences, which then do not see each other; with all their pairs in an
-                encoder-decoder, where `decoder_position_ids` start anew as often.
+            position_ids: (B, S); by default counted from the mask. Without one, positions that start again say that a
+                row holds several sequences, in an encoder-decoder with `decoder_position_ids` as many pairs.
             decoder_*: the same for the target side of an encoder-decoder, T long.
             cross_attention_mask: which of the source's tokens the target sees, (B, S) or 4D; by default `attention_mask`.
-                States at padding mean nothing, and in training are zeros.
-            encoder_outputs: of an earlier call, instead of the source.
+            encoder_outputs: of an earlier call, instead of the source. States at padding mean nothing.
             cache: keys and values of earlier positions; `use_cache` returns it.
             token_type_ids: (B, S), where `type_vocab_size` says that there are types; 0 by default.
         """
@@ -906,9 +879,9 @@ class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
         return True
 
     def counted_labels(self, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return the `labels` (B, T) among a forward's `inputs`, -100 where the mask leaves them out of the loss.
+        """Return the `labels` (B, T) among a forward's `inputs`, -100 where the mask leaves them out; `{}` for none.
 
-        `Trainer` counts them, as any loop should that gives `num_items_in_batch`. Empty for a head without such labels.
+        `Trainer` counts them, as any loop should that gives `num_items_in_batch`.
         """
         labels = inputs.get("labels")
         if labels is not None and (labels.dim() != 2 or not self._has_label_for_each_token):
@@ -918,7 +891,7 @@ class VanillaTransformerHeadModel(VanillaTransformerPreTrainedModel):
         return {} if counted is None else {"labels": counted}
 
     def _loss_options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """For `smoothed_cross_entropy`, of the keywords of a forward; `label_smoothing` overrides the config's."""
+        """Return those of `smoothed_cross_entropy` from the keywords of a forward."""
         return {
             "label_smoothing": kwargs.get("label_smoothing", self.config.label_smoothing),
             "label_smoothing_form": self.config.label_smoothing_form,
@@ -1129,9 +1102,9 @@ class VanillaTransformerForCausalLM(VanillaTransformerGenerationMixin, VanillaTr
         """(B, T) ids to logits (B, T, V).
 
         Args:
-            labels: (B, T), the inputs themselves: position t is compared with label t + 1. -100: no loss. Padding, and
-                what stands behind it or behind the end of another sequence in the row, has none either, so that the loss
-                is the mean over tokens that follow a token, on whichever side padding stands and if it has labels.
+            labels: (B, T), the inputs themselves: position t is compared with label t + 1. -100: no loss; nor at padding,
+                and at what stands behind it or behind another sequence in the row: the loss is the mean over tokens that
+                follow a token, on whichever side padding stands.
             logits_to_keep: only the last so many positions, or these positions, get logits; 0 for all.
             skip_logits: with labels, return the loss alone; by default in training.
             shift_labels (among the `kwargs`): (B, T), the token that follows each, in place of what `labels` would give.
@@ -1180,10 +1153,9 @@ class VanillaTransformerForMaskedLM(VanillaTransformerLMHeadModel):
 class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
     """Classifies, or rates, whole sequences.
 
-    The state that is classified: of an encoder the mean over all tokens, which trains well from scratch because every
-    token gets a gradient; of a decoder the one of the last token, which alone has seen them all. Padding, on whichever
-    side, has no part in either. The decoder of an encoder-decoder reads the start token alone where it is given nothing
-    else, and asks the source by cross-attention.
+    By the mean over all tokens of an encoder, which trains well from scratch because every token gets a gradient, or by a
+    decoder's last token, which alone has seen them all; padding has no part in either. The decoder of an encoder-decoder
+    reads the start token where it is given nothing else, and asks the source by cross-attention.
     """
 
     supported_architectures = ("encoder-decoder", "encoder-only", "decoder-only")
@@ -1205,25 +1177,19 @@ class VanillaTransformerForSequenceClassification(VanillaTransformerHeadModel):
         return hidden_states[torch.arange(len(last), device=last.device), last]
 
     def classification_loss(self, logits: Tensor, labels: Tensor, **kwargs: Any) -> Tensor:
-        """By `config.problem_type`; where that is unset, the labels set it, as everywhere in transformers.
+        """Return the mean over labels: squared error of numbers, smoothed cross entropy of one class, binary of several.
 
-        Numbers: mean squared error. One of several classes: cross entropy, smoothed. Several classes at once: binary
-        cross entropy. All are means over labels, so that `num_items_in_batch` holds for each.
+        By `config.problem_type`; where that is unset, the labels set it, as everywhere in transformers.
         """
         if self.config.problem_type is None:
-            if self.config.num_labels == 1:
-                self.config.problem_type = "regression"
-            elif labels.is_floating_point():
-                self.config.problem_type = "multi_label_classification"
-            else:
-                self.config.problem_type = "single_label_classification"
+            classes = "multi_label" if labels.is_floating_point() else "single_label"
+            self.config.problem_type = "regression" if self.config.num_labels == 1 else f"{classes}_classification"
         if self.config.problem_type == "single_label_classification":
             return smoothed_cross_entropy(logits, labels, **self._loss_options(kwargs))
         labels = labels.to(logits.device).view_as(logits).float()
-        if self.config.problem_type == "regression":
-            total = nn.functional.mse_loss(logits.float(), labels, reduction="sum")
-        else:
-            total = nn.functional.binary_cross_entropy_with_logits(logits.float(), labels, reduction="sum")
+        is_regression = self.config.problem_type == "regression"
+        loss = nn.functional.mse_loss if is_regression else nn.functional.binary_cross_entropy_with_logits
+        total = loss(logits.float(), labels, reduction="sum")
         return loss_per_item(total, labels.numel(), kwargs.get("num_items_in_batch"))
 
     @can_return_tuple
@@ -1336,15 +1302,14 @@ class VanillaTransformerForQuestionAnswering(VanillaTransformerHeadModel):
         loss = None
         if start_positions is not None and end_positions is not None:
             count = kwargs.get("num_items_in_batch")
-            losses = []
+            loss = 0.0
             for position_logits, positions in ((start_logits, start_positions), (end_logits, end_positions)):
                 outside = (positions < 0) | (positions >= position_logits.shape[1])
-                positions = positions.masked_fill(outside, IGNORED)
+                labels = positions.masked_fill(outside, IGNORED)
                 if is_padding_mask(attention_mask):
-                    is_token = attention_mask.gather(1, positions.view(-1, 1).clamp(min=0)).view_as(positions)
-                    positions = positions.masked_fill(is_token == 0, IGNORED)
-                losses.append(smoothed_cross_entropy(position_logits, positions, num_items_in_batch=count))
-            loss = sum(losses) / 2
+                    is_token = attention_mask.gather(1, labels.view(-1, 1).clamp(min=0)).view_as(labels)
+                    labels = labels.masked_fill(is_token == 0, IGNORED)
+                loss = loss + smoothed_cross_entropy(position_logits, labels, num_items_in_batch=count) / 2
         return QuestionAnsweringModelOutput(
             loss=loss, start_logits=start_logits, end_logits=end_logits, **beside_states(outputs)
         )
