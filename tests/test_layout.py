@@ -5,6 +5,8 @@ import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "vanilla_transformer"
 LAYOUT = re.search(r"^```text\n(.*?)^```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.M | re.S)[
@@ -71,6 +73,11 @@ def test_imports_only_go_down():
         if room_of(path) != room_of(FILES[imported]) and line[room_of(path)] >= line[room_of(FILES[imported])]
     ]
     assert wrong == []
+
+
+@pytest.mark.parametrize("room", [*(name.removesuffix("/") for name in rooms() if name.endswith("/"))])
+def test_a_room_can_be_imported_before_all_others(room, snippets):
+    snippets(f"import vanilla_transformer.{room}")
 
 
 def test_no_module_imports_itself_by_way_of_others():

@@ -77,7 +77,7 @@ def _register_adapters(module: Any) -> None:
 
 
 def _register_kernels(module: Any) -> None:
-    module.Kernels.used = importlib.import_module(f"{__package__}.kernels").FastKernels()
+    importlib.import_module(f"{__package__}.kernels")  # which is perhaps being imported, and sets them at its end
 
 
 def _register_decoding(module: Any) -> None:

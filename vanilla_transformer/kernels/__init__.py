@@ -19,3 +19,6 @@ class FastKernels(Kernels):
     supports_varlen = staticmethod(supports_varlen)
     choose_layouts = staticmethod(choose_layouts)
     projected_cross_entropy = staticmethod(chunked_cross_entropy)  # type: ignore[assignment]
+
+
+Kernels.used = FastKernels()
