@@ -1,7 +1,10 @@
 """The numbers of `arithmetic` equal a model's own tensors and torch's count of its products."""
 
+import re
+
 import pytest
 import torch
+from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
 from vanilla_transformer import (
@@ -20,6 +23,7 @@ from vanilla_transformer.arithmetic import (
     table_3,
     training_flops,
 )
+from vanilla_transformer.inspection.costs import print_costs, print_table_3
 
 HEADS = {
     "encoder-decoder": VanillaTransformerForConditionalGeneration,
@@ -148,3 +152,16 @@ def test_table_3_agrees_with_the_paper_at_a_vocabulary_size_for_each_row():
                 1024 if name in ("big", "(C) d_model=1024") else 256 if "256" in name else 512
             )
             assert round(changed / 1e6) == millions, name
+
+
+def test_explain_prints_costs_and_the_papers_tables(capsys):
+    console = Console(width=200)
+    print_costs(VanillaTransformerConfig(), 10, console)
+    print_table_3(console)
+    said = capsys.readouterr().out
+    base = VanillaTransformerConfig()
+    assert f"{sum(forward_multiply_adds(base, 10).values()):,}" in said
+    assert f"{training_flops(base, 10):,} floating-point operations" in said
+    assert "12·D² = 3,145,728" in said and "n²·d = 51,200" in said
+    assert re.search(r"base +│ +63,082,496 │ +65 │ +39,\d{3} to 41,\d{3}", said)
+    assert re.search(r"\(B\) d_k=16 +│ +55,\d{3},\d{3} │ +58", said)

@@ -671,15 +671,29 @@ def explain(
         ),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="All presets, with parameters and source.")] = False,
+    costs: Annotated[
+        bool,
+        typer.Option("--costs", help="Parameters, products, bytes and table 1, part by part, at --length tokens."),
+    ] = False,
+    length: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="Tokens of a sequence, of either side, for --costs.")
+    ] = 25,
+    paper: Annotated[
+        bool, typer.Option("--table-3", help="Parameter counts of the paper's table 3 beside ours.")
+    ] = False,
 ) -> None:
-    """Say how a model differs from the paper's, and where its parameters are."""
+    """Say how a model differs from the paper's, where its parameters are and what it costs."""
     from rich.console import Console
     from rich.table import Table
 
     from vanilla_transformer import VanillaTransformerConfig
+    from vanilla_transformer.inspection.costs import print_costs, print_table_3
 
-    if (model is None) != show_list:
+    if (model is None) != (show_list or paper) or (show_list and paper) or (costs and model is None):
         raise ValueError("name either a preset, a folder or a Hub id, or --list for all presets.")
+    if paper:
+        print_table_3(Console())
+        return
     if model is None:
         table = Table("preset")
         table.add_column("parameters", justify="right")
@@ -689,6 +703,9 @@ def explain(
     else:
         config = _named_config(model)
         print(config.explain(), end="\n\n")
+        if costs:
+            print_costs(config, length, Console())
+            return
         table = Table("part")
         for title in ("parameters", "share"):
             table.add_column(title, justify="right")

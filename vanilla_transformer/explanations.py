@@ -294,11 +294,16 @@ EXPLANATIONS: dict[str, dict[Any, Explanation]] = {
         )
     },
     "qk_norm": {
-        ANY: Explanation(
-            "queries and keys of each head go through a norm over their {c.head_dim} numbers before they are multiplied, so "
-            "that scores cannot grow without bound",
-            "Henry et al. 2020, arXiv:2010.04245; Dehghani et al. 2023, arXiv:2302.05442; Qwen3",
-        )
+        "rmsnorm": Explanation(
+            "queries and keys of each head are divided by the root mean square of their {c.head_dim} numbers before they are "
+            "multiplied, so that scores cannot grow without bound",
+            "Henry et al. 2020, arXiv:2010.04245; Qwen3",
+        ),
+        "layernorm": Explanation(
+            "queries and keys of each head go through a layer norm over their {c.head_dim} numbers before they are multiplied, "
+            "so that scores cannot grow without bound",
+            "Dehghani et al. 2023, arXiv:2302.05442",
+        ),
     },
     "mlp_bias": {
         False: Explanation("the feed-forward network's projections are W x in place of W x + b", "T5, Llama, Qwen2")
