@@ -543,7 +543,11 @@ def test_a_deviation_has_a_line_of_its_own(name, value):
     config = VanillaTransformerConfig(**{name: value, **beside})
     (line,) = [line for line in config.explain().splitlines() if line.startswith(f"{name} = ")]
     told = (EXPLANATIONS[name].get(value) if isinstance(value, Hashable) else None) or EXPLANATIONS[name][ANY]
-    assert line.startswith(f"{name} = {value!r}: ") and line.endswith(f" [{told.origin}]") and "{" not in line.replace(repr(value), "")
+    assert (
+        line.startswith(f"{name} = {value!r}: ")
+        and line.endswith(f" [{told.origin}]")
+        and "{" not in line.replace(repr(value), "")
+    )
 
 
 @pytest.mark.parametrize(
