@@ -400,7 +400,7 @@ def test_a_run_is_not_lost_for_want_of_a_card(tmp_path, monkeypatch):
     [
         (
             "card.license=Apache 2.0",
-            "is no licence that the Hub knows; did you mean 'apache-2.0'? Any other licence is",
+            "is not a licence that the Hub knows; did you mean 'apache-2.0'? Any other licence is",
         ),
         ("card.license=MIT", "did you mean 'mit'?"),
         ("card.license=CC-BY-SA 4", "did you mean 'cc-by-sa-4.0'?"),

@@ -319,7 +319,7 @@ def test_a_description_that_contradicts_itself_is_refused(fields, sentence):
         ("causal-lm", "model.architecture=encoder-only", "needs model.architecture=decoder-only, not encoder-only"),
         ("token-classification", "data.block_size=8", "data.block_size has no effect for task token-classification"),
         ("masked-lm", "data.masked_share=1.5", "data.masked_share=1.5 must be between 0 and 1"),
-        ("masked-lm", "training.metric_for_best_model=bleu", "'bleu' is no score"),
+        ("masked-lm", "training.metric_for_best_model=bleu", "'bleu' is not a score"),
         ("masked-lm", "training.dataloader_persistent_workers=true", "would show a language model the first epoch's"),
         ("causal-lm", "tokenizer.kind=letters", "'bpe', 'wordpiece'"),
         ("causal-lm", "data.train.txt=x", "unknown field data.train.txt; did you mean 'text'?"),

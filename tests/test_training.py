@@ -206,7 +206,7 @@ def test_generation_settings_give_way_to_those_of_the_recipe(values):
 @pytest.mark.parametrize(
     ("override", "sentence"),
     [
-        ("training.metric_for_best_model=blue", "'blue' is no score; did you mean 'bleu'"),
+        ("training.metric_for_best_model=blue", "'blue' is not a score; did you mean 'bleu'"),
         ("training.train_sampling_strategy=random", "has no effect"),
         (
             "training.prediction_loss_only=true",

@@ -25,6 +25,7 @@ from vanilla_transformer.utils.atomic import (
     check_output_file,
     translate_io_errors,
 )
+from vanilla_transformer.utils.bounds import GENERATION
 from vanilla_transformer.utils.errors import (
     ClosedStreamError,
     describe,
@@ -71,7 +72,8 @@ TrustOption = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that comes with the model; only of people you trust.")
 ]
 BeamsOption = Annotated[
-    int | None, typer.Option("--num-beams", min=1, max=1000, help="Default: the model's own setting.")
+    int | None,
+    typer.Option("--num-beams", min=1, max=GENERATION["num_beams"].high, help="Default: the model's own setting."),
 ]
 DtypeOption = Annotated[
     str | None,
@@ -222,10 +224,12 @@ def generate(
 ) -> None:
     """Write one line of output for each line of input, in the same order; of a language model its continuation."""
     # what may be refused, before the model is loaded
-    if length_penalty is not None and not -100 <= length_penalty <= 100:
-        raise ValueError(f"--length-penalty {length_penalty} must be a number from -100 to 100.")
-    if temperature is not None and not 0 < temperature <= 1000:
-        raise ValueError(f"--temperature {temperature} must be above 0 and at most 1000.")
+    for option, value, bound in (
+        ("--length-penalty", length_penalty, GENERATION["length_penalty"]),
+        ("--temperature", temperature, GENERATION["temperature"]),
+    ):
+        if value is not None and not bound.admits(value):
+            raise ValueError(f"{option} {value} must be {bound.describe()}.")
     if output != "-":
         check_output_file(output)
     source = _open_input(input)

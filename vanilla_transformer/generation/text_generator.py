@@ -22,6 +22,7 @@ from vanilla_transformer.loading import (
     locate,
     move_to_device,
 )
+from vanilla_transformer.utils.bounds import GENERATION
 from vanilla_transformer.utils.log import Log
 
 __all__ = ["Hypothesis", "TextGenerator", "check_generation_options", "check_vocabularies", "default_length"]
@@ -146,6 +147,8 @@ class TextGenerator:
         if read_ahead < 1:
             raise ValueError(f"read_ahead={read_ahead} must be at least 1.")
         check_generation_options(generate_options)
+        if (penalty := generate_options.get("length_penalty")) is not None:
+            generate_options["length_penalty"] = float(penalty)  # of whose powers none is too large for a tensor
         if n_best < 1 or max_batch_tokens < 1:
             raise ValueError(f"n_best={n_best} and max_batch_tokens={max_batch_tokens} must be at least 1.")
         beams = generate_options.get("num_beams") or self.model.generation_config.num_beams or 1
@@ -279,29 +282,16 @@ def filler_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> 
     return next((token for token in candidates if token is not None), 0)
 
 
-LIMITS: dict[str, tuple[float, float]] = {
-    "num_beams": (1, 10_000),
-    "num_return_sequences": (1, 10_000),
-    "max_new_tokens": (1, 1_000_000),
-    "length_penalty": (-10, 10),
-    "temperature": (1e-6, 1e6),
-}
-"""Least and largest values of settings of generation; a power of the length beyond these is not a finite number."""
-
-
 def check_generation_options(options: Mapping[str, Any]) -> None:
     """Refuse settings of generation that no output could follow, before anything is loaded or read.
 
     Raises:
         ValueError: naming the setting and its bounds.
     """
-    for name, (least, largest) in LIMITS.items():
+    for name in ("num_beams", "num_return_sequences", "max_new_tokens", "length_penalty", "temperature"):
         value = options.get(name)
-        if value is None:
-            continue
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not least <= value <= largest:
-            raise ValueError(f"{name}={value!r:.60} must be a number from {least:g} to {largest:,g}.")
+        if value is not None and not GENERATION[name].admits(value):
+            raise ValueError(f"{name}={value!r:.60} must be {GENERATION[name].describe()}.")
 
 
 def check_vocabularies(

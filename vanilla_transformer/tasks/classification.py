@@ -199,6 +199,7 @@ class TokenClassification(Classification):
     tokenizer_kind = "wordpiece"
     column = "tokens"
     row_type = TAGGED_TOKENS
+    noun = "sentences"
     labelled = "tokens"
     pipeline_tag = "token-classification"
     score_columns = (

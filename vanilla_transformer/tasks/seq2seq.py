@@ -68,6 +68,7 @@ class Seq2Seq(Task):
         ("exact_match", "exact match (%)", 100),
     )
     row_type = PAIRS
+    noun = "pairs"
     scores: ClassVar[tuple[str, ...]] = ("bleu", "chrf", "exact_match", "loss")
     pipeline_tag = "translation"
     other_pipeline_tags: ClassVar[tuple[str, ...]] = ("summarization",)

@@ -97,6 +97,7 @@ class Task(ABC):
         generation_fields: of this package's own generation settings, those that have an effect.
         curves: scores of an evaluation to be drawn: their keys, labels and scales.
         row_type: what the task reads of its data.
+        noun: what the rows are called, in the plural.
         scores: of an evaluation, by which the best checkpoint can be chosen; "loss" is better when lower.
         packs: whether several rows can stand in one, in training.
         pipeline_tag, other_pipeline_tags: of the Hub, and what a recipe may name in its place.
@@ -122,6 +123,7 @@ class Task(ABC):
     generation_fields: ClassVar[frozenset[str]] = frozenset({"length_penalty_form"})
     curves: ClassVar[tuple[tuple[str, str, float], ...]] = ()
     row_type: ClassVar[RowType]
+    noun: ClassVar[str]
     scores: ClassVar[tuple[str, ...]]
     pipeline_tag: ClassVar[str]
     other_pipeline_tags: ClassVar[tuple[str, ...]] = ()
@@ -132,11 +134,6 @@ class Task(ABC):
         self.tokenizer: PreTrainedTokenizerBase
 
     # ------------------------------------------------------------------------------------------------------------ data
-
-    @property
-    def noun(self) -> str:
-        """Return what the rows of the data are called, in the plural."""
-        return f"{self.row_type.noun}s"
 
     @classmethod
     @abstractmethod

@@ -41,6 +41,7 @@ class TextTask(Task):
     data_fields = frozenset({"language", "max_length"})
     tokenizer_fields = frozenset({"kind"})
     split_fields = frozenset({field.name for field in fields(TextData)}) - {"label"}
+    noun = "texts"
     column: ClassVar[str] = "text"
     drops_long_texts: ClassVar[bool] = True
 
