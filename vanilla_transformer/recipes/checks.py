@@ -331,7 +331,7 @@ def check_generation(generation: Mapping[str, Any], task: type[Task]) -> None:
     _check_choice("generation.length_penalty_form", generation.get("length_penalty_form", "power"), ("power", "gnmt"))
     own = {name: value for name, value in OWN_GENERATION_FIELDS.items() if name in task.generation_fields}
     reject_unknown(generation, {*GenerationConfig().to_dict(), *own}, "generation")
-    for name, reason in GENERATION_REFUSED.items() if "bleu" in task.scores else ():
+    for name, reason in GENERATION_REFUSED.items() if "predict_with_generate" in task.training_defaults else ():
         value = generation.get(name)
         if value not in (None, False) and value != _WITHOUT_EFFECT.get(name):
             raise RecipeError(f"generation.{name} cannot be used in a recipe, as {reason}; leave it out.")

@@ -51,7 +51,7 @@ def build_config(model: Mapping[str, Any], task: type[Task], start_from: str | N
         raise
     except ValueError as error:
         raise RecipeError(f"model: {error}") from error
-    if start and start["target_vocab_size"] is not None and task.name != "seq2seq":
+    if start and start["target_vocab_size"] is not None and task.architecture != "encoder-decoder":
         raise RecipeError(
             f"start_from: {start_from} has separate vocabularies, of which task {task.name} could use one only; "
             "start from a model with one."
