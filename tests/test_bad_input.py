@@ -261,7 +261,7 @@ RECIPES = [
     ("model.frobnicate=3", "unknown field model.frobnicate; no field has a name like it."),
     ("nonsense", "'nonsense'"),
     ("=3", "'=3'"),
-    ("task=3", "task: '3' is unknown; the choices are causal-lm, masked-lm, seq2seq,"),
+    ("task=3", "task: '3' is unknown; the choices are causal-lm, constituency-parsing, masked-lm,"),
     ("task=", "task=None is of the wrong type: it must be text (in quotes, where null"),
     ("preset=foo", "preset: 'foo' is unknown; the choices are fairseq, fairseq-iwslt,"),
     ("preset=transformer-base", "preset: 'transformer-base' is unknown; an architecture is named by"),
