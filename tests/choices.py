@@ -32,7 +32,7 @@ CHOICES = {
         {"position_encoding": "learned"},
         {"position_encoding": "learned", "position_offset": 2},
         {"position_encoding": "rope"},
-        {"position_encoding": "rope", "partial_rotary_factor": 0.5, "rope_parameters": LLAMA3},
+        {"position_encoding": "rope", "partial_rotary_factor": 0.5, "rotary_scaling": LLAMA3},
         {"position_encoding": "alibi"},
         {
             "position_encoding": "relative",

@@ -27,7 +27,7 @@ def combinations(count, seed=0):
     """Random combinations of choices, without those that CTranslate2 has no place for."""
     draw = random.Random(seed)
     unheld = {"window", "output", "final_norm"}
-    more_unheld = ("rope_parameters", "value_head_dim")
+    more_unheld = ("rotary_scaling", "value_head_dim")
     found = []
     while len(found) < count:
         options = [0 if name in unheld else draw.randrange(len(of)) for name, of in CHOICES.items()]
@@ -147,8 +147,8 @@ def test_activations_are_the_same_functions(tmp_path, tokenizer, activation):
         ("decoder-only", {"value_head_dim": 6}, "value_head_dim=6"),
         (
             "decoder-only",
-            {"position_encoding": "rope", "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
-            "rope_parameters=",
+            {"position_encoding": "rope", "rotary_scaling": {"rope_type": "linear", "factor": 2.0}},
+            "rotary_scaling=",
         ),
     ],
 )

@@ -491,7 +491,7 @@ def test_every_value_of_a_choice_is_explained(name):
 # a value for those that have no list, and what each needs beside it
 EXAMPLES = {
     "value_head_dim": 32,
-    "rope_parameters": {"rope_type": "linear", "factor": 2.0},
+    "rotary_scaling": {"rope_type": "linear", "factor": 2.0},
     "partial_rotary_factor": 0.5,
     "qk_norm": "rmsnorm",
     "layer_types": ["full_attention"] * 6,
@@ -534,7 +534,7 @@ BESIDE_IT = {
     ("name", "value"), [(n, EXAMPLES[n] if v is ANY else v) for n in EXPLANATIONS for v in EXPLANATIONS[n]]
 )
 def test_a_deviation_has_a_line_of_its_own(name, value):
-    is_rotary = name in ("rope_parameters", "partial_rotary_factor")
+    is_rotary = name in ("rotary_scaling", "partial_rotary_factor")
     beside = (
         {"position_encoding": "rope"}
         if is_rotary

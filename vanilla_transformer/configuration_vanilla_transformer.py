@@ -103,19 +103,27 @@ def _of_package(module: str) -> Any:
     except ModuleNotFoundError as error:
         what = module.replace("_", " ")
         raise ImportError(
-            f"{what} do not travel with a model; pip install vanilla_transformer to have them."
+            f"{what} do not travel with a model; install the package vanilla_transformer to have them."
         ) from error
+
+
+def _aliases(config_class: type[PreTrainedConfig]) -> dict[str, str]:
+    """Return names that fields are given by: the paper's, which can be read as well, and one of transformers'.
+
+    A configuration that has `rope_parameters` is filled with them by transformers, whatever its positions are.
+    """
+    return {**config_class.attribute_map, "rope_parameters": "rotary_scaling"}
 
 
 def _is_known(config_class: type[PreTrainedConfig], name: str) -> bool:
     """Whether a field, or one of the paper's names, or something that transformers keeps in configurations."""
-    names = {*config_class.attribute_map, *_TRANSFORMERS_KEYWORDS, *(field.name for field in fields(config_class))}
+    names = {*_aliases(config_class), *_TRANSFORMERS_KEYWORDS, *(field.name for field in fields(config_class))}
     return name in names or name.startswith("_")
 
 
 def _canonical_fields(config_class: type[PreTrainedConfig], given: dict[str, Any]) -> dict[str, Any]:
     """Translate the paper's names to the canonical ones, and refuse contradictions and unknown names."""
-    aliases = config_class.attribute_map
+    aliases = _aliases(config_class)
     canonical: dict[str, Any] = {}
     for name, value in given.items():
         if not _is_known(config_class, name):
@@ -188,9 +196,9 @@ class VanillaTransformerConfig(PreTrainedConfig):
             all cosines (Marian); `"fairseq"`, so too, with frequencies from 1 to exactly 1/10000 (tensor2tensor, FSMT).
         position_offset: Number of the first position: 2 in BART, RoBERTa and fairseq. A learned table has so many more rows.
         rope_theta: Base of the rotary frequencies; Su et al. 2021 have 10000.
-        rope_parameters: How rotary frequencies are scaled for long contexts, in transformers' own form: `rope_type` is
-            `"linear"`, `"dynamic"`, `"yarn"` or `"llama3"`, and the numbers that it needs stand beside it; or one such for
-            each kind in `layer_types`, with a `rope_theta` of its own. `None` for none.
+        rotary_scaling (`rope_parameters`): How rotary frequencies are scaled for long contexts, in transformers' form:
+            `rope_type` is `"linear"`, `"dynamic"`, `"yarn"` or `"llama3"`, and the numbers that it needs stand beside it; or
+            one such for each kind in `layer_types`, with a `rope_theta` of its own. `None` for none.
         partial_rotary_factor: Part of a head that is turned by its position, from its first number on (GPT-NeoX, Phi).
         relative_attention_num_buckets, relative_attention_max_distance: Of `position_encoding="relative"`: half of the
             buckets hold one distance each, the others ever more, up to this one (T5).
@@ -297,7 +305,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     # Later than the first version. Files leave such a field out while it has its default, so that every version reads the
     # models of every other one that do not use what it does not know.
     value_head_dim: int | None = None
-    rope_parameters: dict[str, Any] | None = None
+    rotary_scaling: dict[str, Any] | None = None
     partial_rotary_factor: float | int = 1.0
     qk_norm: Literal["rmsnorm", "layernorm"] | None = None
     layer_types: list[str] | None = None
@@ -307,7 +315,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
         self.is_encoder_decoder = self.architecture == "encoder-decoder"
         self.is_decoder = self.architecture == "decoder-only"
         self._derive_heads()
-        self._move_rope_parameters()
+        self._move_rotary_fields()
         self.base_model_tp_plan, self.base_model_fsdp_plan = self._parallel_plans()
         # here as well as after initialisation: transformers wraps the error of a validator in a longer one
         self.validate_architecture()
@@ -321,22 +329,15 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if self.head_dim is None and self.num_attention_heads > 0 and not self.hidden_size % self.num_attention_heads:
             self.head_dim = self.hidden_size // self.num_attention_heads
 
-    def _move_rope_parameters(self) -> None:
+    def _move_rotary_fields(self) -> None:
         """Let what transformers writes into `rope_parameters` and is a field here be that field."""
-        given = dict(self.rope_parameters or {})
+        given = dict(self.rotary_scaling or {})
         if "type" in given:  # its name in older files
             given.setdefault("rope_type", given.pop("type"))
         for name in ("rope_theta", "partial_rotary_factor"):
             if name in given:
                 setattr(self, name, given.pop(name))
-        self.rope_parameters = None if given in ({}, {"rope_type": "default"}) else given
-
-    def convert_rope_params_to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Leave the fields as they are, which transformers would copy into `rope_parameters`."""
-        return kwargs
-
-    def validate_rope(self) -> None:
-        """Leave to `validate_architecture` what transformers would only warn of."""
+        self.rotary_scaling = None if given in ({}, {"rope_type": "default"}) else given
 
     def _following_fields(self) -> dict[str, None]:
         """Return the fields that follow from others, each as `None`."""
@@ -441,12 +442,12 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if encoding == "rope" and (self.rotary_dim % 2 or not self.rotary_dim):
             of = "" if part == 1 else f" of partial_rotary_factor={part}"
             yield f"head_dim={self.head_dim}{of} must be even for position_encoding='rope', and 2 at least."
-        if encoding != "rope" and (self.rope_parameters is not None or part != 1):
-            yield "rope_parameters and partial_rotary_factor need position_encoding='rope'."
+        if encoding != "rope" and (self.rotary_scaling is not None or part != 1):
+            yield "rotary_scaling and partial_rotary_factor need position_encoding='rope'."
         kinds = dict.fromkeys(self.layer_types or [self._kind_of_all_layers])  # of any number of layers
-        for name, value in (self.rope_parameters or {}).items():
+        for name, value in (self.rotary_scaling or {}).items():
             if isinstance(value, dict) and name not in kinds:
-                yield f"rope_parameters: {name!r} is none of the model's kinds of layers, {', '.join(kinds)}."
+                yield f"rotary_scaling: {name!r} is none of the model's kinds of layers, {', '.join(kinds)}."
         for kind in kinds:
             yield from self._faults_of_rotary(self.rope_parameters_of(kind))
         if offset and encoding not in ("sinusoidal", "learned"):
@@ -486,16 +487,16 @@ class VanillaTransformerConfig(PreTrainedConfig):
         kind, always = given["rope_type"], {"rope_type", "rope_theta", "partial_rotary_factor"}
         if kind not in _ROPE_NUMBERS:
             hint = _hint(str(kind), _ROPE_NUMBERS, f"it is one of {', '.join(_ROPE_NUMBERS)}.")
-            yield f"rope_parameters: rope_type={kind!r} is not known; {hint}"
+            yield f"rotary_scaling: rope_type={kind!r} is not known; {hint}"
         needed, optional = _ROPE_NUMBERS[kind]
         if missing := [name for name in needed if name not in given]:
-            yield f"rope_parameters: rope_type={kind!r} needs {', '.join(missing)}."
+            yield f"rotary_scaling: rope_type={kind!r} needs {', '.join(missing)}."
         if unknown := sorted(given.keys() - always - {*needed, *optional}):
-            yield f"rope_parameters: {', '.join(unknown)} has no effect for rope_type={kind!r}; leave it out."
+            yield f"rotary_scaling: {', '.join(unknown)} has no effect for rope_type={kind!r}; leave it out."
         for name in given.keys() - {"rope_type", "truncate"}:
             value = given[name]
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                yield f"rope_parameters: {name}={value!r} must be a number above 0, and finite."
+                yield f"rotary_scaling: {name}={value!r} must be a number above 0, and finite."
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -512,7 +513,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
                 "without importing this package, or by an Auto class, with trust_remote_code=True if you trust its code.",
             )
         # the fields of PreTrainedConfig stay where transformers looks for them; the model reads dtype there, for one
-        known = {f.name for f in fields(cls)} - {f.name for f in fields(PreTrainedConfig)} | set(cls.attribute_map)
+        known = {f.name for f in fields(cls)} - {f.name for f in fields(PreTrainedConfig)} | set(_aliases(cls))
         overrides = _canonical_fields(cls, {name: kwargs.pop(name) for name in list(kwargs) if name in known})
         following = {}
         if overrides.keys() & {"hidden_size", "num_attention_heads"}:
@@ -588,7 +589,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
 
     def rope_parameters_of(self, kind: str) -> dict[str, Any]:
         """Return the rotary parameters of one kind of layer, complete, as transformers' functions read them."""
-        given = self.rope_parameters or {}
+        given = self.rotary_scaling or {}
         if any(isinstance(value, dict) for value in given.values()):
             given = given.get(kind) or {}
         return {

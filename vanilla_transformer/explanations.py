@@ -183,7 +183,7 @@ EXPLANATIONS: dict[str, dict[Any, Explanation]] = {
             "Xiong et al. 2023, arXiv:2309.16039; Llama 3 (500,000), Qwen2 (1,000,000)",
         )
     },
-    "rope_parameters": {
+    "rotary_scaling": {
         ANY: Explanation(
             "rotary frequencies are scaled, so that texts longer than those of training turn heads by angles that were seen",
             "Chen et al. 2023, arXiv:2306.15595 (linear); Peng et al. 2023, arXiv:2309.00071 (yarn); Llama 3.1",

@@ -200,7 +200,7 @@ class PaddedBatch:
         """Return the mask (B, 1, T, S) of attention to a `source` (B, S, D); `pairs`: as from [`same_sequence`]."""
         if pairs is not None and is_flash_attention_requested(config):
             raise ValueError(
-                "several pairs in a row cannot be told apart by flash attention here; pip install vanilla_transformer, "
+                "several pairs in a row cannot be told apart by flash attention here; install the package, "
                 "or use attn_implementation='sdpa'."
             )
         return create_bidirectional_mask(config, states, mask, encoder_hidden_states=source, and_mask_function=pairs)

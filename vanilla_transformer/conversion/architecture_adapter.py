@@ -165,7 +165,7 @@ SHAPE_FIELDS = (
 POSITION_FIELDS = {
     "learned": ("position_offset", "max_position_embeddings"),
     "sinusoidal": ("position_offset", "sinusoidal_form"),
-    "rope": ("rope_theta", "rope_parameters", "partial_rotary_factor"),
+    "rope": ("rope_theta", "rotary_scaling", "partial_rotary_factor"),
     "relative": ("relative_attention_num_buckets", "relative_attention_max_distance"),
 }
 HEAD_FIELDS = ("tie_word_embeddings", "output_transform", "output_bias", "output_scale")

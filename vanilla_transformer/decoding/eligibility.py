@@ -42,7 +42,7 @@ CHOICES: dict[str, Any] = {
     "layer_types": None,
     "partial_rotary_factor": 1.0,
     "qk_norm": None,
-    "rope_parameters": None,
+    "rotary_scaling": None,
     "value_head_dim": None,
 }
 """Fields of the configuration that are not served at other values."""

@@ -120,7 +120,7 @@ def _check(model: VanillaTransformerPreTrainedModel) -> None:
         # which CTranslate2 does not have in attention to a source
         f"qk_norm={config.qk_norm!r}": config.qk_norm == "layernorm" or (config.qk_norm and config.is_encoder_decoder),
         f"value_head_dim={config.value_head_dim}": config.value_dim != config.head_dim,
-        f"rope_parameters={config.rope_parameters}": config.rope_parameters is not None,
+        f"rotary_scaling={config.rotary_scaling}": config.rotary_scaling is not None,
     }
     if in_the_way := [field for field, is_obstacle in obstacles.items() if is_obstacle]:
         raise ExportError(

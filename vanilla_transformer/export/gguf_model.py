@@ -108,7 +108,7 @@ def _convert(model: VanillaTransformerPreTrainedModel) -> PreTrainedModel:
         "mlp_bias": family == "llama" and config.mlp_bias,
         "qk_norm": config.qk_norm is not None,
         "value_head_dim": config.value_dim != config.head_dim,
-        "rope_parameters": config.rope_parameters is not None,
+        "rotary_scaling": config.rotary_scaling is not None,
         "partial_rotary_factor": config.partial_rotary_factor != 1,
     }
     if in_the_way := [f"{name}={getattr(config, name)!r}" for name, is_one in obstacles.items() if is_one]:

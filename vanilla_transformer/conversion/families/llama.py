@@ -56,12 +56,12 @@ def rotary_fields(config: PreTrainedConfig) -> dict[str, Any]:
     if kind in ("default", "linear", "dynamic"):
         given.pop("original_max_position_embeddings", None)  # which none of them reads
     scaling = None if kind == "default" else {"rope_type": kind, **given}
-    return {"rope_theta": theta, "rope_parameters": scaling, "partial_rotary_factor": part}
+    return {"rope_theta": theta, "rotary_scaling": scaling, "partial_rotary_factor": part}
 
 
 def rotary_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
     part = {} if config.partial_rotary_factor == 1 else {"partial_rotary_factor": config.partial_rotary_factor}
-    scaling = config.rope_parameters or {"rope_type": "default"}
+    scaling = config.rotary_scaling or {"rope_type": "default"}
     return {"rope_parameters": {**scaling, "rope_theta": config.rope_theta, **part}}
 
 
