@@ -1,10 +1,12 @@
 """What transformers asks of a model, for all three architectures: its own common tests skip classes from outside."""
 
 import copy
+import functools
 import os
 import string
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,6 +25,7 @@ from transformers import (
     Trainer,
     TrainingArguments,
 )
+from transformers.integrations.flex_attention import WrappedFlexAttention
 
 import vanilla_transformer as vt
 from closeness import assert_close
@@ -79,7 +82,7 @@ def test_eager_is_sdpa_is_flex(architecture, backward):
     real = slice(None) if architecture == "encoder-decoder" else inputs["attention_mask"].bool()
     results = {}
     for attention in ("eager", "sdpa", "flex_attention"):
-        torch._dynamo.reset()
+        torch._dynamo.reset()  # for shapes that vary, torch 2.13 writes flex attention for processors that does not compile
         model.set_attn_implementation(attention)
         assert model.config._attn_implementation == attention
         if backward and attention == "flex_attention":
@@ -96,6 +99,13 @@ def test_eager_is_sdpa_is_flex(architecture, backward):
         assert_close(result, results["eager"])
 
 
+@pytest.fixture
+def flex_as_it_is(monkeypatch):
+    """Flex attention is taken up by torch.compile and run as it is: a compiler needs seconds for each shape and mask."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(WrappedFlexAttention, "_instance", None)
+
+
 FLEX = {
     "rotary, grouped queries": {"position_encoding": "rope", "num_key_value_heads": 2},
     "learned, one key head": {"position_encoding": "learned", "num_key_value_heads": 1},
@@ -104,17 +114,15 @@ FLEX = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("choices", FLEX)
 @torch.no_grad()
-def test_flex_attention_takes_every_choice(choices):
+def test_flex_attention_takes_every_choice(choices, flex_as_it_is):
     model = tiny_model("decoder-only", **FLEX[choices])
     inputs = model_inputs(model, length=9)
     inputs["attention_mask"][0, :3] = 0
     inputs["attention_mask"][1, 7:] = 0
     real = inputs["attention_mask"].bool()
     expected = model(**inputs).logits[real]
-    torch._dynamo.reset()
     model.set_attn_implementation("flex_attention")
     assert_close(model(**inputs).logits[real], expected)
 
@@ -273,11 +281,11 @@ def test_four_dimensional_masks_pack_texts_in_encoders(architecture):
 @pytest.mark.parametrize("sliding_window", [None, 2])
 @pytest.mark.parametrize(
     ("attention", "use_cache"),
-    [("eager", False), ("sdpa", False), ("sdpa", None), pytest.param("flex_attention", None, marks=pytest.mark.slow)],
+    [("eager", False), ("sdpa", False), ("sdpa", None), ("flex_attention", None)],
 )
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @torch.no_grad()
-def test_packed_is_separate(architecture, use_cache, attention, sliding_window):
+def test_packed_is_separate(architecture, use_cache, attention, sliding_window, flex_as_it_is):
     """Positions that start anew: sequences, or pairs, of one row do not see each other. Also where a cache is default."""
     model = tiny_model(architecture, attn_implementation=attention, sliding_window=sliding_window)
     lengths, target_lengths = (4, 6, 1), (2, 4, 5)
@@ -293,7 +301,6 @@ def test_packed_is_separate(architecture, use_cache, attention, sliding_window):
     if architecture == "encoder-decoder":
         targets, target_ids, target_positions = packed(target_lengths, 5)
         batch |= {"decoder_input_ids": target_ids, "decoder_position_ids": target_positions}
-    torch._dynamo.reset()  # for shapes that vary, torch 2.13 writes flex attention for processors that does not compile
     output = model(**batch)
     assert output.get("cache") is None
     model.set_attn_implementation("sdpa")
@@ -527,11 +534,17 @@ def test_quantized_cache():
 
 @pytest.mark.parametrize("architecture", ["encoder-decoder", "decoder-only"])
 @pytest.mark.parametrize(("bits", "distance"), [(4, 0.5), (2, 1.5)])
-def test_quantized_cache_of_few_bits(architecture, bits, distance):
+def test_quantized_cache_of_few_bits(architecture, bits, distance, monkeypatch):
     """The cache is quantized indeed, the states of a source are not, and logits stay as near as the bits allow.
 
     transformers 5.24 refuses `cache_implementation="quantized"` for an encoder-decoder, so there the cache is given.
     """
+    from optimum.quanto.library.extensions import get_extension
+
+    def unpack(packed, bits):  # as its extension does, which a compiler would have to build first, for half a minute
+        return torch.cat([packed >> shift & 2**bits - 1 for shift in range(0, 8, bits)])
+
+    monkeypatch.setattr(get_extension("quanto_cpp"), "_lib", SimpleNamespace(unpack=unpack))
     model = tiny_model(architecture, hidden_size=64, num_attention_heads=2, scale=0.05)
     settings = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
     settings |= {"return_dict_in_generate": True, "output_logits": True}
