@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration
 from runs import ROOT, recipe_values, reversed_words, save_translator, word_tokenizer, write_pairs
 from tiny import LANGUAGE_MODELS, tiny_config, tiny_model
 from vanilla_transformer import VanillaTransformerConfig, cli
-from vanilla_transformer.decoding import FastDecoding
+from vanilla_transformer.decoding import FastDecoding, Shortlist
 from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.recipes.known_fields import known_fields
 from vanilla_transformer.scoring import METRICS, score_texts
@@ -185,6 +186,17 @@ def test_generate_and_evaluate_in_a_dtype(command, refused, folder, source_file,
     word_tokenizer().save_pretrained(tmp_path / "bart")
     sentence = refused("generate", "-m", tmp_path / "bart", "-i", source_file, "--dtype", "int8")
     assert "--dtype has no effect for a BartForConditionalGeneration; leave it out." in sentence
+
+
+def test_generate_with_a_shortlist(command, refused, folder, source_file, tmp_path, expected):
+    sentence = refused("generate", "-m", folder, "-i", source_file, "--shortlist")
+    assert "holds no shortlist.safetensors, as runs on pairs of texts save it; leave --shortlist out" in sentence
+    shutil.copytree(folder, tmp_path / "with")
+    ids = AutoTokenizer.from_pretrained(folder)(SOURCES)["input_ids"]
+    sizes = {"source_vocab_size": 280, "target_vocab_size": 280, "special_tokens": [], "copies": True}
+    Shortlist.count(zip(ids, ids, strict=True), **sizes).save(tmp_path / "with")
+    status, out, err = command("generate", "-m", tmp_path / "with", "-i", source_file, "--shortlist")
+    assert (status, out.splitlines(), err) == (0, expected, "")
 
 
 def test_generate_refuses_what_it_cannot_use(command, refused, folder, source_file, tmp_path):

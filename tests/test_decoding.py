@@ -10,6 +10,7 @@ import pickle
 import weakref
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -27,7 +28,7 @@ from transformers.generation.streamers import BaseStreamer
 import vanilla_transformer as vt
 from choices import cover, fields_of, name_of
 from tiny import EOS, LANGUAGE_MODELS, PAD, pad_rows, randomise, tiny_config, tiny_model, tokens
-from vanilla_transformer.decoding import FastDecoding, products, screening
+from vanilla_transformer.decoding import FastDecoding, Shortlist, products, screening, shortlist
 from vanilla_transformer.decoding import weights as prepared
 from vanilla_transformer.decoding.engine import Engine
 from vanilla_transformer.decoding.products import Product
@@ -356,6 +357,91 @@ def test_greedy_tokens_are_the_same_with_screening(architecture, variant, monkey
     assert_same(model, **padded_inputs(), **ALL)
     assert_same(model, **padded_inputs(), num_beams=2)
     assert not found
+
+
+# ----------------------------------------------------------------------------------------------------------- shortlists
+
+
+PAIRS = [([5, 6, 7, 2], [9, 8, 2]), ([5, 6, 2], [9, 9, 11, 2]), ([7, 2], [12, 2]), ([5, 2], [9, 2])]
+
+
+def counted(**options):
+    settings = {"source_vocab_size": 10, "target_vocab_size": 14, "special_tokens": [0, 2], "copies": False}
+    return Shortlist.count(iter(PAIRS), **{**settings, **options})
+
+
+def test_a_shortlist_holds_what_stood_beside_a_source_token(monkeypatch, tmp_path):
+    def tokens_for(ids, **options):
+        return counted(**options).tokens_for(torch.tensor([ids])).tolist()
+
+    monkeypatch.setattr(shortlist, "FREQUENT", 0)
+    monkeypatch.setattr(shortlist, "AT_ONCE", 3)
+    assert tokens_for([6]) == [0, 2, 8, 9, 11] and tokens_for([7, 7]) == [0, 2, 8, 9, 12]
+    assert tokens_for([4, 8, 2]) == [0, 2, 8, 9, 11, 12]  # each was there beside the end token
+    assert tokens_for([6, 13], copies=True) == [0, 2, 6, 8, 9, 11]
+    monkeypatch.setattr(shortlist, "FOR_EACH", 1)
+    assert tokens_for([5]) == [0, 2, 9] and tokens_for([7]) == [0, 2, 8]
+    monkeypatch.setattr(shortlist, "FREQUENT", 2)  # 2 and 9
+    assert tokens_for([5]) == [0, 2, 8, 9]
+    counted(copies=True).save(tmp_path)
+    loaded = Shortlist.load(tmp_path / "shortlist.safetensors")
+    assert loaded.tokens_for(torch.tensor([[5]])).tolist() == [0, 2, 5, 8, 9]
+    (tmp_path / "shortlist.safetensors").write_bytes(b"no")
+    with pytest.raises(ValueError, match=r"shortlist.safetensors is not a shortlist, or is damaged"):
+        Shortlist.load(tmp_path / "shortlist.safetensors")
+    assert Shortlist.chosen_pairs(3).tolist() == [0, 1, 2] and Shortlist.chosen_pairs(10**6)[-1] == 10**6 - 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"num_beams": 2, **ALL}])
+@pytest.mark.parametrize("variant", ["paper", "separate", "albert"])
+def test_tokens_off_the_shortlist_are_not_written(variant, settings, monkeypatch):
+    monkeypatch.setattr(screening, "LARGE_WEIGHT", 0)
+    model = restless("encoder-decoder", variant)
+    inputs = padded_inputs()
+    listed = [EOS, PAD, 7, 9, 12, 20, 21, 33, 40, 41]
+    of_source = Shortlist(np.array(listed), np.zeros(51, int), np.empty(0, int), False)
+    others = [token for token in range(model.config.output_vocab_size) if token not in listed]
+    found = fast(model, **inputs, max_new_tokens=9, shortlist=of_source, **settings)
+    expected = ordinary(model, **inputs, max_new_tokens=9, suppress_tokens=others, **settings)
+    if settings.get("output_scores"):
+        torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=1e-4, atol=1e-4)
+        for scores, of_all in zip(found.scores, expected.scores, strict=True):
+            torch.testing.assert_close(scores, of_all, rtol=1e-4, atol=1e-4)
+        found, expected = found.sequences, expected.sequences
+    assert found.tolist() == expected.tolist()
+    # where nearly all are listed, all are computed
+    wide = Shortlist(np.arange(40), np.zeros(51, int), np.empty(0, int), False)
+    assert_same(model, **inputs, **settings)
+    plain = fast(model, **inputs, max_new_tokens=9, **{**settings, "return_dict_in_generate": False})
+    with_wide = fast(
+        model, **inputs, max_new_tokens=9, **{**settings, "return_dict_in_generate": False}, shortlist=wide
+    )
+    assert plain.tolist() == with_wide.tolist()
+
+
+def test_the_tokens_off_the_shortlist_count_by_a_sample_of_them():
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(30000, 16, generator=generator) * 0.3
+    states = torch.randn(4, 16, generator=generator)
+    model = restless("decoder-only", hidden_size=16)
+    model.lm_head = torch.nn.Linear(16, 30000, bias=False)
+    model.lm_head.weight.data = weight
+    model.config.vocab_size = 30000
+    head, listed = prepared.HeadWeights(model, "float32"), torch.arange(100, 2100)
+    few, all_of_them = prepared.ShortlistedHead(head, listed), head.log_probabilities(states)
+    error = few.log_probabilities(states)[:, listed] - all_of_them[:, listed]
+    without = few.logits(states).log_softmax(-1)[:, listed] - all_of_them[:, listed]
+    assert error.abs().max() < 0.3 < 2 < without.abs().min()
+
+
+def test_a_shortlist_needs_a_source():
+    listed = Shortlist(np.arange(5), np.zeros(51, int), np.empty(0, int), False)
+    with pytest.raises(ValueError, match="a shortlist needs the token ids of a source; leave it out"):
+        restless("decoder-only").generate(**padded_inputs(), shortlist=listed)
+    model = restless("encoder-decoder")
+    states = model.get_encoder()(**padded_inputs())
+    with pytest.raises(ValueError, match="a shortlist needs the token ids of a source; leave it out"):
+        model.generate(encoder_outputs=states, shortlist=listed)
 
 
 # ---------------------------------------------------------------------------------------------------------- other dtypes

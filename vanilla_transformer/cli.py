@@ -37,6 +37,7 @@ from vanilla_transformer.utils.extras import needs
 
 if TYPE_CHECKING:
     from vanilla_transformer import VanillaTransformerConfig
+    from vanilla_transformer.decoding import Shortlist
     from vanilla_transformer.generation.text_generator import Hypothesis, TextGenerator
     from vanilla_transformer.scoring import TextScores
 
@@ -211,6 +212,9 @@ def generate(
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, max=1_000_000, help="Default: the model's own setting.")
     ] = None,
+    shortlist: Annotated[
+        bool, typer.Option("--shortlist", help="Write only tokens that training saw beside the source's; faster.")
+    ] = False,
     sample: Annotated[
         bool, typer.Option("--sample", help="Draw tokens at random, as language models are read.")
     ] = False,
@@ -248,6 +252,8 @@ def generate(
         raise ValueError("--temperature and --seed have an effect only with --sample.")
     generator = TextGenerator.from_pretrained(model, device, revision=revision, trust_remote_code=trust_remote_code)
     _optimize(generator, dtype)
+    if shortlist:
+        options["shortlist"] = _load_shortlist(model, revision)
     if seed is not None:
         from transformers import set_seed
 
@@ -267,7 +273,7 @@ def generate(
             for hypothesis in hypotheses:
                 sink.write(_output_line(number, hypothesis, n_best, scores))
             sink.flush()
-    _log_unoptimized(generator, dtype)
+    _log_unoptimized(generator, dtype, shortlist)
 
 
 def _optimize(generator: "TextGenerator", dtype: str | None) -> None:
@@ -280,11 +286,25 @@ def _optimize(generator: "TextGenerator", dtype: str | None) -> None:
     optimize(dtype)
 
 
-def _log_unoptimized(generator: "TextGenerator", dtype: str | None) -> None:
-    """Warn where the last batch was not decoded with weights of `dtype`, and say why."""
+def _load_shortlist(model: str, revision: str | None) -> "Shortlist":
+    from vanilla_transformer.decoding import Shortlist
+    from vanilla_transformer.decoding.shortlist import SHORTLIST
+    from vanilla_transformer.loading import locate
+
+    path = locate(model, revision=revision).file(SHORTLIST)
+    if path is None:
+        raise FileNotFoundError(
+            f"{model} holds no {SHORTLIST}, as runs on pairs of texts save it; leave --shortlist out."
+        )
+    return Shortlist.load(path)
+
+
+def _log_unoptimized(generator: "TextGenerator", dtype: str | None, shortlist: bool = False) -> None:
+    """Warn where the last batch was not decoded as these options ask, and say why."""
     decoding = getattr(generator.model, "last_decoding", None)
-    if dtype is not None and decoding is not None and decoding.path != "fast":
-        _log(f"warning: --dtype {dtype} had no effect, since {decoding.reason}.")
+    if decoding is not None and decoding.path != "fast":
+        for option in [f"--dtype {dtype}"] * (dtype is not None) + ["--shortlist"] * shortlist:
+            _log(f"warning: {option} had no effect, since {decoding.reason}.")
 
 
 class _ListOptions(TyperCommand):

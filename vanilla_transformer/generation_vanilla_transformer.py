@@ -136,6 +136,9 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
     `length ** length_penalty`, as in transformers. `"gnmt"`: `((5 + length) / 6) ** length_penalty`, which the paper
     uses with 0.6 (section 6.1, Wu et al. 2016, equation 14).
 
+    And `shortlist`, in the call alone: a [`~vanilla_transformer.decoding.Shortlist`], which says from the source which
+    tokens can be written, so that fast decoding computes no logits of others; other decoding computes all.
+
     Attributes:
         decoding_backend: what decodes in place of transformers' loops where it can, set by the installed package; `None`
             where there is only this file.
@@ -214,7 +217,13 @@ class VanillaTransformerGenerationMixin(GenerationMixin):
             generation_config = copy.deepcopy(generation_config)
             generation_config.update(**changes)
         self.decoding_dtype = setting("decoding_dtype") or "float32"
-        with nullcontext() if self.decoding_backend is None else self.decoding_backend.call(self):
+        shortlist = kwargs.pop("shortlist", None)
+        if shortlist is not None:
+            source = kwargs.get("input_ids") if inputs is None else inputs
+            if not self.config.is_encoder_decoder or source is None or source.is_floating_point():
+                raise ValueError("a shortlist needs the token ids of a source; leave it out.")
+            shortlist = shortlist.tokens_for(source)
+        with nullcontext() if self.decoding_backend is None else self.decoding_backend.call(self, shortlist):
             return super().generate(inputs, generation_config, logits_processor, stopping_criteria, **kwargs)
 
     def optimize_for_inference(self, dtype: str = "float32") -> "VanillaTransformerGenerationMixin":

@@ -15,7 +15,7 @@ __all__ = ["companion_files", "files_left_out", "model_files"]
 
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 
-CONFIGURATION = ("config.json", "generation_config.json")
+CONFIGURATION = ("config.json", "generation_config.json", "shortlist.safetensors")
 
 TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),

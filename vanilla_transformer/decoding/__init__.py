@@ -10,5 +10,6 @@ The files that travel with a checkpoint know none of this: importing the package
 
 from vanilla_transformer import modeling_vanilla_transformer  # noqa: F401, first: importing it imports the backend
 from vanilla_transformer.decoding.backend import DecodingReport, FastDecoding
+from vanilla_transformer.decoding.shortlist import Shortlist
 
-__all__ = ["DecodingReport", "FastDecoding"]
+__all__ = ["DecodingReport", "FastDecoding", "Shortlist"]

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import LogitsProcessorList, StoppingCriteriaList
@@ -36,22 +36,31 @@ class DecodingReport:
     copied_bytes: int = 0
 
 
+class _Call(NamedTuple):
+    """A call of `generate()`, and what was found about its model: why it cannot be served, or its weights."""
+
+    model: Any
+    reason: str | None
+    weights: PreparedWeights | None
+    shortlist: torch.Tensor | None = None
+
+
 class _Calls(threading.local):
-    """The calls of `generate()` that run in a thread, the innermost last: each model, and what was found about it."""
+    """The calls of `generate()` that run in a thread, the innermost last."""
 
     def __init__(self) -> None:
-        self.stack: list[tuple[Any, str | None, PreparedWeights | None]] = []
+        self.stack: list[_Call] = []
 
 
 _CALLS = _Calls()
 
 
-def _examine(model: Any) -> tuple[str | None, PreparedWeights | None]:
-    """Return why a model cannot be served, or its weights: examined once for the encoder and the decoder of a call."""
-    if _CALLS.stack and _CALLS.stack[-1][0] is model:
-        return _CALLS.stack[-1][1:]
+def _current_call(model: Any) -> _Call:
+    """Return the call that runs, whose model is examined once for the encoder and the decoder."""
+    if _CALLS.stack and _CALLS.stack[-1].model is model:
+        return _CALLS.stack[-1]
     reason, tensors = examine_model(model)
-    return reason, None if reason else prepared_weights(model, tensors, model.decoding_dtype)
+    return _Call(model, reason, None if reason else prepared_weights(model, tensors, model.decoding_dtype))
 
 
 class FastDecoding:
@@ -59,15 +68,18 @@ class FastDecoding:
 
     @classmethod
     @contextmanager
-    def call(cls, model: Any) -> Iterator[None]:
+    def call(cls, model: Any, shortlist: torch.Tensor | None = None) -> Iterator[None]:
         """Hold what is known of a model while `generate()` runs, and say in the end how it decoded.
+
+        Args:
+            shortlist: (n,) the tokens that can be written, in order, or `None` for all.
 
         Raises:
             ValueError: for a `decoding_dtype` that there is not here.
         """
         check_dtype(model.decoding_dtype)
         model.last_decoding = None
-        _CALLS.stack.append((model, *_examine(model)))
+        _CALLS.stack.append(_current_call(model)._replace(shortlist=shortlist))
         try:
             yield
         finally:
@@ -107,7 +119,7 @@ class FastDecoding:
         plain = plain and (mask is None or (mask.shape == ids.shape and bool((mask != 0).any(-1).all())))
         if others or not plain or config.output_attentions or config.output_hidden_states:
             return None
-        weights = _examine(model)[1]
+        weights = _current_call(model).weights
         if weights is None:
             return None
         assert weights.encoder is not None
@@ -136,7 +148,7 @@ class FastDecoding:
 
         `tokenizer` comes with stop strings, whose criteria hold what they need of it.
         """
-        reason, weights = _examine(model)
+        _, reason, weights, shortlist = _current_call(model)
         reason = "processes wait for one another" if synced_gpus else reason
         reason = reason or reason_against_call(model, generation_config, inputs)
         if reason or weights is None:
@@ -144,7 +156,7 @@ class FastDecoding:
             return None
         beams = generation_config.num_beams
         steps = generation_config.max_length - input_ids.shape[1]
-        engine = Engine(weights, model.config, beams, steps)
+        engine = Engine(weights, model.config, beams, steps, shortlist)
         mask, prompts = inputs.get("attention_mask"), input_ids[::beams]
         mask = None if mask is None else mask[::beams]
         if model.config.is_encoder_decoder:

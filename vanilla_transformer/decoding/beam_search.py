@@ -87,9 +87,11 @@ class BeamSearch:
 
     def run(self, states: torch.Tensor) -> Any:
         """Return what `generate()` returns, given the last states (B, D) of the prompts."""
-        logits = self.engine.logits(states).repeat_interleave(self.beams, dim=0)
+        log_probabilities = self._log_probabilities(states).repeat_interleave(self.beams, dim=0)
+        if self.raw_logits:
+            self.raw_logits = (self.raw_logits[0].repeat_interleave(self.beams, dim=0),)
         while True:
-            scores, parents, tokens = self._candidates(logits)
+            scores, parents, tokens = self._candidates(log_probabilities)
             ids, history = self._extended(parents, tokens)
             hits = self.stops(ids, self.all_scores).view(-1, self.candidates)
             self._collect(scores, hits, ids, history)
@@ -109,25 +111,29 @@ class BeamSearch:
                 kept = torch.tensor(open_sentences)
                 tokens = tokens.index_select(0, kept)
                 self._keep(kept)
-            logits = self.engine.logits(self.engine.step(tokens.flatten()))
+            log_probabilities = self._log_probabilities(self.engine.step(tokens.flatten()))
 
-    def _candidates(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return scores, beams and tokens (G, C) of the best continuations of logits (G * W, V), best first."""
+    def _log_probabilities(self, states: torch.Tensor) -> torch.Tensor:
+        """Return those of every token (rows, V) behind the last states (rows, D)."""
         if self.raw_logits is not None:
-            self.raw_logits += (logits.clone(),)
-        size, sentences = logits.shape[1], len(self.alive)
-        logits = self.processors(self.ids, logits.log_softmax(-1))
+            self.raw_logits += (self.engine.logits(states),)
+        return self.engine.log_probabilities(states)
+
+    def _candidates(self, log_probabilities: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return scores, beams and tokens (G, C) of the best continuations of (G * W, V), best first."""
+        size, sentences = log_probabilities.shape[1], len(self.alive)
+        of_tokens = self.processors(self.ids, log_probabilities)
         if self.all_scores is not None:
-            self.all_scores += (logits.clone(),)
+            self.all_scores += (of_tokens.clone(),)
         count, running = self.candidates, self.running.view(-1, 1)
         if not self.config.do_sample and count <= size:
-            values, tokens = top_scores(logits, count)  # (G * W, C), among which the best of a sentence are
+            values, tokens = top_scores(of_tokens, count)  # (G * W, C), among which the best of a sentence are
             scores, index = (values + running).view(sentences, -1).topk(count, dim=-1)
             # scores of beams that there are not, or of forbidden tokens, are equal, and the order of equals is torch's
             if bool((scores[:, -1] > NOTHING / 2).all()):
                 tokens = tokens.view(sentences, -1).gather(1, index)
                 return scores, index // count, tokens
-        flat = (logits + running).view(sentences, -1)
+        flat = (of_tokens + running).view(sentences, -1)
         if self.config.do_sample:
             index = torch.multinomial(flat.softmax(-1), num_samples=count)
             scores, order = flat.gather(1, index).sort(dim=-1, descending=True)

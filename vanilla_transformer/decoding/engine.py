@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from vanilla_transformer.decoding.cache import FIRST_STEPS, KeyValueCache, Visibility
 from vanilla_transformer.decoding.scores import best_tokens
 from vanilla_transformer.decoding.screening import Mask
-from vanilla_transformer.decoding.weights import PreparedWeights, StackWeights
+from vanilla_transformer.decoding.weights import PreparedWeights, ShortlistedHead, StackWeights
 from vanilla_transformer.positions_vanilla_transformer import apply_rotary_pos_emb
 
 MOST_MISSES = 4
@@ -140,14 +140,20 @@ class Engine:
         config: of the model.
         beams: W; rows of a group stand next to one another.
         steps: largest number of tokens that can follow the prompt.
+        shortlist: (n,) the tokens that have a logit, or `None` for all.
     """
 
-    def __init__(self, weights: PreparedWeights, config: Any, beams: int, steps: int):
+    def __init__(
+        self, weights: PreparedWeights, config: Any, beams: int, steps: int, shortlist: torch.Tensor | None = None
+    ):
         self.weights, self.stack, self.beams, self.steps = weights, weights.decoder, beams, steps
         self.window = config.sliding_window
         self.cross: list[tuple[torch.Tensor, torch.Tensor]] | None = None
         self.cross_mask: torch.Tensor | None = None
         self.positions: torch.Tensor | int = 0
+        self.head = weights.head
+        if shortlist is not None and ShortlistedHead.is_worthwhile(self.head, shortlist):
+            self.head = ShortlistedHead(self.head, shortlist)
         self.misses = 0  # of screening, which a model without clear preferences is not worth
 
     def read_source(self, states: torch.Tensor, mask: torch.Tensor | None) -> None:
@@ -239,13 +245,17 @@ class Engine:
         return states if stack.norm is None else stack.norm(states)
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
-        """Return the logits (rows, V) behind the last states (rows, D)."""
-        return self.weights.head.logits(states)
+        """Return the logits (rows, V) behind the last states (rows, D): minus infinity off the shortlist."""
+        return self.head.logits(states)
+
+    def log_probabilities(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the logarithms (rows, V) of the softmax of `logits`."""
+        return self.head.log_probabilities(states)
 
     def best_tokens(self, states: torch.Tensor, mask: Mask) -> torch.Tensor:
         """Return the best token (rows,) behind the last states (rows, D); see [`ScreenedArgmax`] for `mask`."""
-        if self.misses < MOST_MISSES and (screen := self.weights.head.screen()) is not None:
-            tokens = screen(self.weights.head.inputs(states), mask)
+        if self.misses < MOST_MISSES and (screen := self.head.screen()) is not None:
+            tokens = screen(self.head.inputs(states), mask)
             if tokens is not None:
                 return tokens
             self.misses += 1

@@ -140,6 +140,12 @@ class Product:
             self._forms[form] = self._build(form)
         return self._forms[form]
 
+    def of_outputs(self, outputs: torch.Tensor) -> "Product":
+        """Return the product with the weights of some of the outputs, of which there is one tensor."""
+        (weight,) = self.weights
+        bias = None if self.bias is None else self.bias.index_select(0, outputs)
+        return Product([weight.index_select(0, outputs)], [bias], self.dtype)
+
     def _build(self, form: str) -> RowsProduct:
         bias = self.bias
         if form == "transposed":

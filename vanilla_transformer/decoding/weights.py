@@ -1,5 +1,6 @@
 """The weights of a model prepared for decoding, and whether they are still those of the model."""
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from vanilla_transformer.decoding import screening
 from vanilla_transformer.decoding.products import Product
 from vanilla_transformer.decoding.screening import ScreenedArgmax, can_screen
 from vanilla_transformer.modeling_vanilla_transformer import sinusoidal_encoding
@@ -206,11 +208,61 @@ class HeadWeights:
         """Return the logits (rows, V) behind the last states (rows, D)."""
         return self.product.for_rows(len(states))(self.inputs(states))
 
+    def log_probabilities(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the logarithms (rows, V) of the softmax of `logits`."""
+        return self.logits(states).log_softmax(-1)
+
     def screen(self) -> ScreenedArgmax | None:
         """Return what finds the best token without most logits; `None` where that would save nothing."""
         if self._screen is None and self.dtype == "float32" and can_screen(*self.product.shape):
             self._screen = ScreenedArgmax(self.product.weights[0], self.product.bias)
         return self._screen
+
+
+class ShortlistedHead(HeadWeights):
+    """From the last states to the logits of a shortlist; the others are minus infinity.
+
+    What the others add to the denominator of the softmax is estimated from a sample of them, without which beams that
+    leave much to the others would gain on those that do not.
+
+    Args:
+        whole: head of all tokens.
+        tokens: (n,) the shortlist.
+    """
+
+    SAMPLE = 512
+
+    @classmethod
+    def is_worthwhile(cls, whole: HeadWeights, tokens: torch.Tensor) -> bool:
+        """Whether so few logits are computed faster."""
+        outputs, inputs = whole.product.shape
+        return outputs * inputs >= screening.LARGE_WEIGHT and 2 * len(tokens) < outputs
+
+    def __init__(self, whole: HeadWeights, tokens: torch.Tensor):
+        vars(self).update(vars(whole))
+        self.size, self.tokens = whole.product.shape[0], tokens
+        is_other = torch.ones(self.size, dtype=torch.bool).index_fill_(0, tokens, False)
+        others = is_other.nonzero().squeeze(1)
+        self.sample = others[:: max(1, len(others) // self.SAMPLE)]
+        self.gain = math.log(max(1, len(others)) / max(1, len(self.sample)))
+        self.product = whole.product.of_outputs(tokens)
+        self.sampled = whole.product.of_outputs(self.sample)
+
+    def _spread(self, logits: torch.Tensor) -> torch.Tensor:
+        spread = logits.new_full((len(logits), self.size), -math.inf)
+        return spread.index_copy_(1, self.tokens, logits)
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        return self._spread(super().logits(states))
+
+    def log_probabilities(self, states: torch.Tensor) -> torch.Tensor:
+        logits = super().logits(states)
+        others = self.sampled.for_rows(len(states))(self.inputs(states)).add_(self.gain)
+        total = torch.cat([logits, others], dim=1).logsumexp(-1, keepdim=True)
+        return self._spread(logits.sub_(total))
+
+    def screen(self) -> None:
+        return None
 
 
 class PreparedWeights:

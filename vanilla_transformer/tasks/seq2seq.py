@@ -21,6 +21,7 @@ from vanilla_transformer.data.collators import Seq2SeqPackingCollator
 from vanilla_transformer.data.config import DataConfig, ParallelData
 from vanilla_transformer.data.preparation import pair_lengths, tokenize_pairs
 from vanilla_transformer.data.rows import PAIRS
+from vanilla_transformer.decoding.shortlist import Shortlist
 from vanilla_transformer.generation.text_generator import TextGenerator
 from vanilla_transformer.loading import TARGET_TOKENIZER, has_target_tokenizer
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerForConditionalGeneration
@@ -81,6 +82,7 @@ class Seq2Seq(Task):
     )
 
     target_tokenizer: PreTrainedTokenizerBase
+    training_rows: "Dataset | None" = None  # of which a shortlist is counted
 
     @property
     def separate(self) -> bool:
@@ -122,6 +124,16 @@ class Seq2Seq(Task):
         super().save(folder)
         if self.separate:
             self.target_tokenizer.save_pretrained(folder / TARGET_TOKENIZER)
+        if self.training_rows is not None:
+            rows = self.training_rows.select(Shortlist.chosen_pairs(len(self.training_rows))).with_format("numpy")
+            pairs = ((row["input_ids"], row["labels"]) for row in rows)
+            Shortlist.count(
+                pairs,
+                source_vocab_size=len(self.tokenizer),
+                target_vocab_size=len(self.target_tokenizer),
+                special_tokens=self.target_tokenizer.all_special_ids,
+                copies=not self.separate,
+            ).save(folder)
 
     def encode(self, split: Split) -> "Dataset":
         return tokenize_pairs(
@@ -134,6 +146,7 @@ class Seq2Seq(Task):
         )
 
     def train_data(self, rows: "Dataset") -> "Dataset":
+        self.training_rows = rows
         return rows.select_columns(["input_ids", "labels"])
 
     def evaluated_rows(self, rows: "Dataset", first: int | None = None) -> "Dataset":
