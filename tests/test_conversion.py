@@ -279,6 +279,11 @@ def test_settings_that_matter_only_in_training_are_told():
 @pytest.mark.parametrize(
     ("name", "changes", "said"),
     [
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+            "turns whole heads",
+        ),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True"),
         (
@@ -530,6 +535,11 @@ def test_what_convert_prints_is_true(name, tmp_path, capsys):
     ("family", "name", "fields"),
     [
         ("llama", "llama", {"norm_eps": 1e-3, "rope_theta": 5.0}),
+        ("llama", "llama", {"qk_norm": "rmsnorm"}),
+        ("llama", "llama", {"value_head_dim": 6}),
+        ("llama", "llama", {"partial_rotary_factor": 0.4}),
+        ("llama", "llama", {"rotary_scaling": {"rope_type": "linear", "factor": 2.0}}),
+        ("qwen2", "qwen2-window", {"layer_types": ["sliding_attention", "full_attention"]}),
         ("gpt2", "gpt2", {"attention_scale": 0.3}),
         ("bert", "bert", {"position_offset": 2}),
         ("t5", "t5", {"output_scale": 0.5}),

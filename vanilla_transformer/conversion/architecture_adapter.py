@@ -150,17 +150,10 @@ TRAINING_FIELDS = (
 
 SHAPE_FIELDS = (
     *("architecture", "vocab_size", "hidden_size", "num_hidden_layers"),
-    *(
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "intermediate_size",
-        "hidden_act",
-        "gated_feed_forward",
-    ),
+    *("num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("intermediate_size", "hidden_act", "gated_feed_forward"),
     *("norm_type", "norm_position", "norm_eps", "position_encoding", "embedding_norm", "type_vocab_size"),
-    *("scale_embedding", "attention_bias", "mlp_bias", "shared_layers", "sliding_window"),
-    *("value_dim", "qk_norm", "attention_kinds"),
+    *("scale_embedding", "attention_bias", "mlp_bias", "shared_layers", "sliding_window", "qk_norm"),
 )
 POSITION_FIELDS = {
     "learned": ("position_offset", "max_position_embeddings"),
@@ -178,6 +171,8 @@ def shape_of(config: VanillaTransformerConfig, has_head: bool) -> Fields:
         has_head: whether the model writes tokens.
     """
     shape = {name: getattr(config, name) for name in SHAPE_FIELDS}
+    shape["value_head_dim"] = config.value_dim
+    shape["layer_types"] = config.attention_kinds
     shape["final_norm"] = config.has_final_norm
     shape["attention_output_bias"] = config.has_attention_output_bias
     shape["embedding_size"] = config.embedding_width

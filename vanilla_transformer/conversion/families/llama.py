@@ -43,7 +43,7 @@ def rotary_fields(config: PreTrainedConfig) -> dict[str, Any]:
     """Return the fields of rotary positions.
 
     Raises:
-        ConversionError: for frequencies that are scaled in a way that is not known here.
+        ConversionError: for frequencies that are scaled in a way that is not known here, and for a part of a head.
     """
     given = {name: value for name, value in (config.rope_parameters or {}).items() if value is not None}
     kind, theta, part = (
@@ -53,16 +53,19 @@ def rotary_fields(config: PreTrainedConfig) -> dict[str, Any]:
     given.pop("type", None)  # the name of rope_type in older files
     if kind not in ("default", "linear", "dynamic", "yarn", "llama3"):
         raise ConversionError(f"{config.model_type}: rope_type={kind!r} of rope_parameters cannot be converted.")
+    if part != 1:
+        raise ConversionError(
+            f"{config.model_type}: partial_rotary_factor={part} cannot be converted, as its class in transformers turns whole heads."
+        )
     if kind in ("default", "linear", "dynamic"):
         given.pop("original_max_position_embeddings", None)  # which none of them reads
     scaling = None if kind == "default" else {"rope_type": kind, **given}
-    return {"rope_theta": theta, "rotary_scaling": scaling, "partial_rotary_factor": part}
+    return {"rope_theta": theta, "rotary_scaling": scaling}
 
 
 def rotary_settings(config: VanillaTransformerConfig) -> dict[str, Any]:
-    part = {} if config.partial_rotary_factor == 1 else {"partial_rotary_factor": config.partial_rotary_factor}
     scaling = config.rotary_scaling or {"rope_type": "default"}
-    return {"rope_parameters": {**scaling, "rope_theta": config.rope_theta, **part}}
+    return {"rope_parameters": {**scaling, "rope_theta": config.rope_theta}}
 
 
 def window_fields(config: PreTrainedConfig) -> dict[str, Any]:
