@@ -229,7 +229,7 @@ def _marked(piece: str, start: int) -> str:
 
 
 def _merged_from(found: list[tuple[str, int]], parts: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, int]]:
-    """What pieces that begin somewhere in a word were merged from, step by step, and where that begins."""
+    """Yield what pieces that begin somewhere in a word were merged from, step by step, and where that begins."""
     todo = list(found)
     while todo:
         piece, start = todo.pop()

@@ -100,5 +100,5 @@ LICENSES = frozenset(
 
 
 def nearest_license(name: str) -> str | None:
-    """The identifier that a name was meant to be, such as `apache-2.0` for "Apache 2.0"; None where none is near."""
+    """Return the identifier that a name was meant to be, such as `apache-2.0` for "Apache 2.0"; None where none is near."""
     return nearest_name("-".join(name.lower().split()), sorted(LICENSES))

@@ -79,27 +79,10 @@ FAIRSEQ = RecipePreset(
     "model: 3,584 tokens a side on each of 8 GPUs; its warm-up starts at a rate of 1e-7, here at the first step of a "
     "straight line from zero",
     architecture={"norm_position": "post", "norm_eps": 1e-5, "sinusoidal_form": "fairseq"},
-    model={
-        "dropout": 0.3,
-        "attention_dropout": 0.0,
-        "activation_dropout": 0.0,
-        "label_smoothing": 0.1,
-        "label_smoothing_form": "others",
-        "init_scheme": "fairseq",
-    },
-    training={
-        "optim": "adamw_torch_fused",
-        "adam_beta1": 0.9,
-        "adam_beta2": 0.98,
-        "adam_epsilon": 1e-8,
-        "weight_decay": 0.0,
-        "learning_rate": 5e-4,
-        "lr_scheduler_type": "inverse_sqrt",
-        "warmup_steps": 4000,
-        "max_grad_norm": 0.0,
-    },
+    model={**PAPER.model, "dropout": 0.3, "label_smoothing_form": "others", "init_scheme": "fairseq"},
+    training={**PAPER_TRAINING, "adam_epsilon": 1e-8, "learning_rate": 5e-4},
     averaging={"last": 10},
-    generation={"num_beams": 4, "length_penalty": 0.6, "length_penalty_form": "power", "max_length_over_source": 50},
+    generation={**PAPER_GENERATION, "length_penalty_form": "power"},
 )
 
 FAIRSEQ_IWSLT = RecipePreset(
@@ -124,11 +107,8 @@ TRANSFORMERS = RecipePreset(
         "initializer_range": 0.02,
     },
     training={
-        "optim": "adamw_torch_fused",
-        "adam_beta1": 0.9,
+        **FAIRSEQ.training,
         "adam_beta2": 0.999,
-        "adam_epsilon": 1e-8,
-        "weight_decay": 0.0,
         "learning_rate": 5e-5,
         "lr_scheduler_type": "linear",
         "warmup_steps": 0,

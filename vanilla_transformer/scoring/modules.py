@@ -18,6 +18,10 @@ __all__ = ["MODULES", "AnswerScores", "GeneratedText", "LabelScores", "TagScores
 TEXT = Value("string")
 
 
+def _info(description: str, inputs: str, features: Any) -> evaluate.MetricInfo:
+    return evaluate.MetricInfo(description=description, citation="", inputs_description=inputs, features=features)
+
+
 class TextScore(evaluate.Metric):
     """BLEU, chrF, TER, exact match, WER or CER, whichever `config_name` names, of texts against one or more references."""
 
@@ -30,15 +34,9 @@ class TextScore(evaluate.Metric):
             self.config_name = "bleu"
         if self.config_name not in METRICS:
             raise ValueError(f"there is no score {self.config_name!r} of texts; there are {', '.join(METRICS)}.")
-        return evaluate.MetricInfo(
-            description=f"{self.config_name} by sacrebleu.",
-            citation="",
-            inputs_description="predictions: texts. references: a text for each, or a list of texts.",
-            features=[
-                Features({"predictions": TEXT, "references": datasets.List(TEXT)}),
-                Features({"predictions": TEXT, "references": TEXT}),
-            ],
-        )
+        inputs = "predictions: texts. references: a text for each, or a list of texts."
+        several, one = ({"predictions": TEXT, "references": references} for references in (datasets.List(TEXT), TEXT))
+        return _info(f"{self.config_name} by sacrebleu.", inputs, [Features(several), Features(one)])
 
     def _compute(
         self,
@@ -64,14 +62,9 @@ class LabelScores(evaluate.Metric):
     """Accuracy and macro F1 of labels, given as names or numbers."""
 
     def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description="Accuracy and macro F1 of labels.",
-            citation="",
-            inputs_description="predictions, references: a label each.",
-            features=[
-                Features({name: Value(kind) for name in ("predictions", "references")}) for kind in ("int64", "string")
-            ],
-        )
+        kinds = [dict.fromkeys(("predictions", "references"), Value(kind)) for kind in ("int64", "string")]
+        inputs = "predictions, references: a label each."
+        return _info("Accuracy and macro F1 of labels.", inputs, [Features(kind) for kind in kinds])
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
         from sklearn.metrics import accuracy_score, f1_score
@@ -84,13 +77,8 @@ class TagScores(evaluate.Metric):
     """Precision, recall and F1 of chunks by seqeval, and accuracy of tokens."""
 
     def _info(self) -> evaluate.MetricInfo:
-        tags = datasets.List(TEXT)
-        return evaluate.MetricInfo(
-            description="Chunk scores by seqeval.",
-            citation="",
-            inputs_description="predictions, references: a list of tags each.",
-            features=Features({"predictions": tags, "references": tags}),
-        )
+        features = Features(dict.fromkeys(("predictions", "references"), datasets.List(TEXT)))
+        return _info("Chunk scores by seqeval.", "predictions, references: a list of tags each.", features)
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
         from vanilla_transformer.scoring.chunks import chunk_scores
@@ -115,12 +103,8 @@ class AnswerScores(evaluate.Metric):
             "predictions": {"id": TEXT, "prediction_text": TEXT},
             "references": {"id": TEXT, "answers": answers},
         }
-        return evaluate.MetricInfo(
-            description="Exact match and F1 of answers, as SQuAD scores them.",
-            citation="",
-            inputs_description="predictions: id and prediction_text. references: id and answers (text, answer_start).",
-            features=Features(features),
-        )
+        inputs = "predictions: id and prediction_text. references: id and answers (text, answer_start)."
+        return _info("Exact match and F1 of answers, as SQuAD scores them.", inputs, Features(features))
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
         exact, f1 = [], []

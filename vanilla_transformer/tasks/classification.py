@@ -123,6 +123,12 @@ class SequenceClassification(Classification):
         ScoreColumn("macro_f1", "macro F1", "{:.3f}"),
         ScoreColumn("texts", "texts", "{:,}"),
     )
+    usage = """
+from transformers import pipeline
+
+classify = pipeline("text-classification", model=".")
+print(classify([{text!r}]))
+"""
 
     def encode(self, split: Split) -> LabelledDataset:
         limit = self.settings.data.max_length
@@ -170,14 +176,6 @@ class SequenceClassification(Classification):
         outputs = [self.labels[number] for number in self.predicted(model, inputs).tolist()]
         return list(map(Example, texts["text"], texts["label"], outputs))
 
-    def use(self, text: str) -> str:
-        return (
-            "import vanilla_transformer  # makes the model type known to transformers\n"
-            "from transformers import pipeline\n\n"
-            'classify = pipeline("text-classification", model=".")\n'
-            f"print(classify([{text!r}]))"
-        )
-
     def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
         return [("accuracy", "accuracy", scores["accuracy"]), ("f1", "macro F1", scores["macro_f1"])]
 
@@ -209,6 +207,12 @@ class TokenClassification(Classification):
         ScoreColumn("accuracy", "accuracy of tokens", "{:.2%}"),
         ScoreColumn("sentences", "sentences", "{:,}"),
     )
+    usage = """
+from transformers import pipeline
+
+tag = pipeline("token-classification", model=".", aggregation_strategy="first")
+print(tag({text!r}))
+"""
 
     @staticmethod
     def as_text(value: Any) -> str:
@@ -300,14 +304,6 @@ class TokenClassification(Classification):
             [self.labels[int(tag)] for tag, name in zip(found, row, strict=False) if name != IGNORED]
             for found, row in zip(predicted, names, strict=True)
         ]
-
-    def use(self, text: str) -> str:
-        return (
-            "import vanilla_transformer  # makes the model type known to transformers\n"
-            "from transformers import pipeline\n\n"
-            'tag = pipeline("token-classification", model=".", aggregation_strategy="first")\n'
-            f"print(tag({text!r}))"
-        )
 
     def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
         kind = "chunk F1 (seqeval)" if self.are_chunks else "macro F1"

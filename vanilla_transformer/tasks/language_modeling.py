@@ -100,6 +100,18 @@ class CausalLanguageModeling(LanguageModeling):
         ScoreColumn("perplexity", "perplexity"),
         ScoreColumn("tokens", "tokens", "{:,}"),
     )
+    intended_use = (
+        "Generating text in the domain of the training data, scoring how probable texts are, and as pretrained weights for "
+        "fine-tuning."
+    )
+    usage = """
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model, tokenizer = AutoModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")
+inputs = tokenizer([{text!r}], return_tensors="pt")
+outputs = model.generate(**inputs, do_sample=True, max_new_tokens=100)
+print(tokenizer.batch_decode(outputs, skip_special_tokens=True))
+"""
 
     @property
     def special_tokens(self) -> dict[str, bool]:
@@ -119,10 +131,6 @@ class CausalLanguageModeling(LanguageModeling):
     def purpose(self) -> str:
         return f"to continue texts{self.in_language}"
 
-    @property
-    def intended_use(self) -> str:
-        return "Generating text in the domain of the training data, scoring how probable texts are, and as pretrained weights for fine-tuning."
-
     def examples(self, model: Any, split: TokenizedSplit, rows: Sequence[int]) -> list[Example]:
         """Let the model continue the first half of each text, greedily and for as long as what the text has."""
         found = []
@@ -136,16 +144,6 @@ class CausalLanguageModeling(LanguageModeling):
             texts = (ids[:half], ids[half:], written[0, half:])
             found.append(Example(*(self.tokenizer.decode(text, skip_special_tokens=True) for text in texts)))
         return found
-
-    def use(self, text: str) -> str:
-        return (
-            "import vanilla_transformer  # makes the model type known to transformers\n"
-            "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-            'model, tokenizer = AutoModelForCausalLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")\n'
-            f'inputs = tokenizer([{text!r}], return_tensors="pt")\n'
-            "outputs = model.generate(**inputs, do_sample=True, max_new_tokens=100)\n"
-            "print(tokenizer.batch_decode(outputs, skip_special_tokens=True))"
-        )
 
     def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
         return [
@@ -169,6 +167,17 @@ class MaskedLanguageModeling(LanguageModeling):
         ScoreColumn("accuracy", "accuracy", "{:.1%}"),
         ScoreColumn("tokens", "masked tokens", "{:,}"),
     )
+    intended_use = (
+        "Pretrained weights for fine-tuning classifiers and taggers in the domain of the training data (`start_from` in a "
+        "recipe)."
+    )
+    usage = """
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+model, tokenizer = AutoModelForMaskedLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")
+inputs = tokenizer([{text!r}], return_tensors="pt")
+print(tokenizer.batch_decode(model(**inputs).logits.argmax(-1)))
+"""
 
     @property
     def special_tokens(self) -> dict[str, bool]:
@@ -191,10 +200,6 @@ class MaskedLanguageModeling(LanguageModeling):
     def purpose(self) -> str:
         return f"to fill in masked tokens of texts{self.in_language}"
 
-    @property
-    def intended_use(self) -> str:
-        return "Pretrained weights for fine-tuning classifiers and taggers in the domain of the training data (`start_from` in a recipe)."
-
     def examples(self, model: Any, split: TokenizedSplit, rows: Sequence[int]) -> list[Example]:
         """Let the model fill in every seventh token of each text, which is hidden from it."""
         found = []
@@ -210,15 +215,6 @@ class MaskedLanguageModeling(LanguageModeling):
             plain = (self.tokenizer.decode(tokens, skip_special_tokens=True) for tokens in (ids, filled))
             found.append(Example(source, *plain))
         return found
-
-    def use(self, text: str) -> str:
-        return (
-            "import vanilla_transformer  # makes the model type known to transformers\n"
-            "from transformers import AutoModelForMaskedLM, AutoTokenizer\n\n"
-            'model, tokenizer = AutoModelForMaskedLM.from_pretrained("."), AutoTokenizer.from_pretrained(".")\n'
-            f'inputs = tokenizer([{text!r}], return_tensors="pt")\n'
-            "print(tokenizer.batch_decode(model(**inputs).logits.argmax(-1)))"
-        )
 
     def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
         return [("accuracy", "accuracy of masked tokens", scores["accuracy"])]

@@ -1,13 +1,10 @@
 """English constituency parsing (section 6.3): from the words of a sentence to its tree, written as brackets."""
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm.auto import tqdm
-from transformers import EvalPrediction, PreTrainedModel, Trainer
+from transformers import EvalPrediction, Trainer
 
 from vanilla_transformer.data.config import DataConfig, TextData
 from vanilla_transformer.data.reader import load_data
@@ -18,9 +15,7 @@ from vanilla_transformer.scoring.brackets import BracketScore, score_trees
 from vanilla_transformer.tasks.metrics import decode_ids
 from vanilla_transformer.tasks.seq2seq import Seq2Seq
 from vanilla_transformer.tasks.settings import DataSection
-from vanilla_transformer.tasks.task import Example, ScoreColumn, Split, TokenizedSplit
-from vanilla_transformer.utils.log import no_log
-from vanilla_transformer.utils.quiet import shows_bars
+from vanilla_transformer.tasks.task import ScoreColumn, Split, TokenizedSplit
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -102,6 +97,7 @@ class ConstituencyParsing(Seq2Seq):
         ScoreColumn("well_formed", "well-formed", "{:.1%}"),
         ScoreColumn("sentences", "sentences"),
     )
+    intended_use = "Parsing sentences that are divided into words as those of its training data are."
 
     @classmethod
     def data_config(cls, fields: Mapping[str, Any], data: DataSection) -> TextData:
@@ -117,14 +113,11 @@ class ConstituencyParsing(Seq2Seq):
         dataset, report = load_data(config, self.row_type)
         return dataset.map(sides, remove_columns=["tree"]), report
 
-    def prepare(self, splits: Mapping[str, Split], ready: str | Path | None) -> None:
-        if ready is None and self.settings.tokenizer.path is None and self.settings.start_from is None:
-            data, train = self.settings.data, splits["data.train"]
-            # words and brackets have nothing in common
-            self.tokenizer = self.train_tokenizer(train, ["source"], {"source": data.max_source_length - 1})
-            self.target_tokenizer = self.train_tokenizer(train, ["target"], {"target": data.max_target_length - 1})
-            return
-        super().prepare(splits, ready)
+    def train_tokenizers(self, train: Split) -> None:
+        data = self.settings.data
+        # words and brackets have nothing in common
+        self.tokenizer = self.train_tokenizer(train, ["source"], {"source": data.max_source_length - 1})
+        self.target_tokenizer = self.train_tokenizer(train, ["target"], {"target": data.max_target_length - 1})
 
     def trainer_options(self, validation: TokenizedSplit) -> dict[str, Any]:
         rows = self.evaluated_rows(validation.tokenized, self.settings.evaluation.sentences)
@@ -142,18 +135,10 @@ class ConstituencyParsing(Seq2Seq):
         return {"compute_metrics": metrics if wanted else None, "target_tokenizer": self.target_tokenizer}
 
     def score(self, trainer: Trainer, split: TokenizedSplit) -> tuple[dict[str, Any], list[str]]:
-        started = time.monotonic()
+        written, seconds = self.timed_outputs(trainer, split)
         sources = list(split.dataset["source"])
-        with tqdm(total=len(sources), disable=not shows_bars(), leave=False, unit=" trees") as bar:
-            written = self._written(trainer.model, sources, done=bar.update)
-        seconds = round(time.monotonic() - started, 1)
         scores, lines = _score(sources, written, split.dataset["target"])
         return {**scores, "sentences": len(sources), "seconds": seconds}, lines
-
-    def examples(self, model: PreTrainedModel, split: TokenizedSplit, rows: Sequence[int]) -> list[Example]:
-        pairs = split.dataset.select(rows)
-        written = self._written(model, pairs["source"], log=no_log)
-        return list(map(Example, pairs["source"], pairs["target"], written))
 
     def score_line(self, scores: dict[str, Any]) -> str:
         return (
@@ -164,10 +149,6 @@ class ConstituencyParsing(Seq2Seq):
 
     def purpose(self) -> str:
         return "to parse sentences into trees of constituents"
-
-    @property
-    def intended_use(self) -> str:
-        return "Parsing sentences that are divided into words as those of its training data are."
 
     def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:
         return [("f1", "F1 of labelled brackets (rules of evalb, punctuation by word)", scores["f1"])]

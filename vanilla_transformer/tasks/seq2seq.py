@@ -98,22 +98,19 @@ class Seq2Seq(Task):
     def length_limit(cls, data: DataSection) -> tuple[int, str]:
         return max(data.max_source_length, data.max_target_length), "max_source_length and max_target_length"
 
-    def prepare(self, splits: Mapping[str, Split], ready: str | Path | None) -> None:
-        section = self.settings.tokenizer
-        ready = ready or section.path or self.settings.start_from
-        if ready is not None:
-            self.tokenizer = self.target_tokenizer = load_tokenizer(ready)
-            if has_target_tokenizer(ready):
-                self.target_tokenizer = load_tokenizer(ready, TARGET_TOKENIZER)
-            return
-
-        train, data = splits["data.train"], self.settings.data
+    def train_tokenizers(self, train: Split) -> None:
+        data = self.settings.data
         longest = {"source": data.max_source_length - 1, "target": data.max_target_length - 1}  # without </s>
-        if section.shared:
+        if self.settings.tokenizer.shared:
             self.tokenizer = self.target_tokenizer = self.train_tokenizer(train, ["source", "target"], longest)
         else:
             self.tokenizer = self.train_tokenizer(train, ["source"], longest)
             self.target_tokenizer = self.train_tokenizer(train, ["target"], longest)
+
+    def load_tokenizers(self, ready: str | Path) -> None:
+        self.tokenizer = self.target_tokenizer = load_tokenizer(ready)
+        if has_target_tokenizer(ready):
+            self.target_tokenizer = load_tokenizer(ready, TARGET_TOKENIZER)
 
     def record_lengths(self) -> None:
         # the target's first, as it may be the same tokenizer, and sources are what is read
@@ -199,15 +196,18 @@ class Seq2Seq(Task):
 
     def score(self, trainer: Trainer, split: TokenizedSplit) -> tuple[dict[str, Any], list[str]]:
         """Score generated text against the references as they stand in the files; what training drops is scored too."""
+        outputs, seconds = self.timed_outputs(trainer, split)
+        references, settings = list(split.dataset["target"]), self.settings
+        scores = score_texts(outputs, references, settings.evaluation.tokenize, lowercase=settings.tokenizer.lowercase)
+        return {**scores.to_dict(), "seconds": seconds}, outputs
+
+    def timed_outputs(self, trainer: Trainer, split: TokenizedSplit) -> tuple[list[str], float]:
+        """Return what the trainer's model writes for each source of a split, and how many seconds that took."""
         started = time.monotonic()
         sources = split.dataset["source"]
         with tqdm(total=len(sources), disable=not shows_bars(), leave=False, unit=" texts") as bar:
             outputs = self._written(trainer.model, sources, done=bar.update)
-        seconds = time.monotonic() - started
-        references = list(split.dataset["target"])
-        settings = self.settings
-        scores = score_texts(outputs, references, settings.evaluation.tokenize, lowercase=settings.tokenizer.lowercase)
-        return {**scores.to_dict(), "seconds": round(seconds, 1)}, outputs
+        return outputs, round(time.monotonic() - started, 1)
 
     def examples(self, model: PreTrainedModel, split: TokenizedSplit, rows: Sequence[int]) -> list[Example]:
         pairs = split.dataset.select(rows)

@@ -102,6 +102,7 @@ class Task(ABC):
         packs: whether several rows can stand in one, in training.
         pipeline_tag, other_pipeline_tags: of the Hub, and what a recipe may name in its place.
         score_columns: of the card's table.
+        usage: lines of Python behind the import of this package; see `use`.
     """
 
     name: ClassVar[str]
@@ -128,6 +129,7 @@ class Task(ABC):
     pipeline_tag: ClassVar[str]
     other_pipeline_tags: ClassVar[tuple[str, ...]] = ()
     score_columns: ClassVar[tuple[ScoreColumn, ...]]
+    usage: ClassVar[str]
 
     def __init__(self, settings: TaskSettings):
         self.settings = settings
@@ -157,9 +159,23 @@ class Task(ABC):
         """Return the rows of a data config, and what became of them."""
         return load_data(config, self.row_type)
 
-    @abstractmethod
     def prepare(self, splits: Mapping[str, Split], ready: str | Path | None) -> None:
         """Make what turns text into tokens: the tokenizer, trained on the training text or, where `ready`, loaded."""
+        ready = ready or self.settings.tokenizer.path or self.settings.start_from
+        if ready is None:
+            self.train_tokenizers(splits["data.train"])
+        else:
+            self.load_tokenizers(ready)
+
+    @abstractmethod
+    def train_tokenizers(self, train: Split) -> None:
+        """Train the tokenizer, or one for each side."""
+
+    def load_tokenizers(self, ready: str | Path) -> None:
+        """Load what `train_tokenizers` has trained before, or somebody else."""
+        self.tokenizer = load_tokenizer(ready)
+        if self.tokenizer.pad_token_id is None:
+            raise RecipeError(f"the tokenizer in {ready} has no padding token; give it one and save it again.")
 
     @abstractmethod
     def encode(self, split: Split) -> Any:
@@ -378,9 +394,10 @@ class Task(ABC):
     def intended_use(self) -> str:
         """Return for what the model is, where the recipe does not say; a sentence that begins with what one does with it."""
 
-    @abstractmethod
     def use(self, text: str) -> str:
         """Return a few lines of Python that use the model in the folder "." on a text."""
+        imported = "import vanilla_transformer  # makes the model type known to transformers"
+        return f"{imported}\n{self.usage.strip().format(text=text)}"
 
     @abstractmethod
     def results(self, scores: dict[str, Any]) -> list[tuple[str, str, float]]:

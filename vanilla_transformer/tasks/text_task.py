@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,10 +12,9 @@ from transformers import EvalPrediction, PreTrainedModel, Trainer
 from vanilla_transformer.data.collators import PaddingCollator
 from vanilla_transformer.data.config import TextData
 from vanilla_transformer.data.token_datasets import TokenDataset
-from vanilla_transformer.errors import RecipeError
 from vanilla_transformer.modeling_vanilla_transformer import VanillaTransformerPreTrainedModel
 from vanilla_transformer.tasks.settings import TRAINING_DEFAULTS, DataSection
-from vanilla_transformer.tasks.task import Split, Task, TokenizedSplit, load_tokenizer
+from vanilla_transformer.tasks.task import Split, Task, TokenizedSplit
 from vanilla_transformer.utils.languages import language_name
 from vanilla_transformer.utils.public import escape_markdown
 
@@ -53,18 +51,12 @@ class TextTask(Task):
     def length_limit(cls, data: DataSection) -> tuple[int, str]:
         return (data.block_size, "block_size") if data.block_size else (data.max_length, "max_length")
 
-    def prepare(self, splits: Mapping[str, Split], ready: str | Path | None) -> None:
-        ready = ready or self.settings.tokenizer.path or self.settings.start_from
-        if ready is not None:
-            self.tokenizer = load_tokenizer(ready)
-            if self.tokenizer.pad_token_id is None:
-                raise RecipeError(f"the tokenizer in {ready} has no padding token; give it one and save it again.")
-            return
+    def train_tokenizers(self, train: Split) -> None:
         data, longest = self.settings.data, {}
         if self.drops_long_texts and data.block_size is None:
             # every text of these tasks has an end token
             longest = {self.column: data.max_length - 1 - self.special_tokens["add_bos"]}
-        self.tokenizer = self.train_tokenizer(splits["data.train"], [self.column], longest, self.as_text)
+        self.tokenizer = self.train_tokenizer(train, [self.column], longest, self.as_text)
 
     @staticmethod
     def as_text(value: Any) -> str:
