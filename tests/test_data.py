@@ -133,11 +133,11 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_format_gives_the_same_pairs(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    spec = ParallelData(**_store(kind, tmp_path))
+    config = ParallelData(**_store(kind, tmp_path))
     header = kind in ("tsv header", "tsv languages")
     digests = set()
     for streaming in (False, True):
-        dataset, report = load_parallel(spec, streaming=streaming)
+        dataset, report = load_parallel(config, streaming=streaming)
         for _ in range(2):
             assert texts(dataset) == PAIRS
             assert [row["id"] for row in dataset] == [n + header for n in range(1, 31)]
@@ -157,8 +157,11 @@ def test_only_line_feeds_end_lines(tmp_path):
     """U+2028, form feeds and the like stand inside lines of real corpora."""
     inner = ["a\u2028b", "a\x0cb", "a\x0bb", "a\x85b", "a\u2029b", "a\x1cb", "a\rb", '"a', " a  b "]
     pairs = [(text, f"{n}") for n, text in enumerate(inner)]
-    for spec in (write_text_pair(tmp_path, pairs), {"path": write(tmp_path / "a.tsv", ["\t".join(p) for p in pairs])}):
-        dataset, report = load_parallel(ParallelData(**spec))
+    for config in (
+        write_text_pair(tmp_path, pairs),
+        {"path": write(tmp_path / "a.tsv", ["\t".join(p) for p in pairs])},
+    ):
+        dataset, report = load_parallel(ParallelData(**config))
         assert texts(dataset) == pairs
         assert report.dropped == 0
 
@@ -275,9 +278,9 @@ def test_unequal_line_counts_are_refused(tmp_path, streaming):
 
 
 def test_missing_and_empty_files(tmp_path):
-    spec = write_text_pair(tmp_path)
+    config = write_text_pair(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"Did you mean .*train\.de\?"):
-        load_parallel(ParallelData(source=spec["source"], target=tmp_path / "tran.de"))
+        load_parallel(ParallelData(source=config["source"], target=tmp_path / "tran.de"))
     with pytest.raises(FileNotFoundError, match="folder .* does not exist"):
         load_parallel(ParallelData(path=tmp_path / "nowhere" / "a.tsv"))
     with pytest.raises(FileNotFoundError, match="is a folder"):
@@ -288,7 +291,7 @@ def test_missing_and_empty_files(tmp_path):
     with pytest.raises(ValueError, match="empty is empty"):
         load_parallel(ParallelData(source=tmp_path / "empty", target=tmp_path / "empty"))
     with pytest.raises(ValueError, match="what kind of file"):
-        load_parallel(ParallelData(path=spec["source"]))
+        load_parallel(ParallelData(path=config["source"]))
 
 
 def test_wrong_columns_name_those_there_are(tmp_path):
@@ -362,19 +365,19 @@ def test_texts_of_data_sets_that_are_not_valid_are_left_out_and_named(tmp_path, 
     table = pa.table({"source": source, "target": target})
     if kind == "nested parquet":
         table = pa.table({"translation": pa.StructArray.from_arrays([source, target], ["source", "target"])})
-    spec = {"path": tmp_path / "a.parquet"}
+    config = {"path": tmp_path / "a.parquet"}
     if "nested" in kind:
-        spec |= {"source": "translation.source", "target": "translation.target"}
+        config |= {"source": "translation.source", "target": "translation.target"}
     if kind == "hub":
         (tmp_path / "hub").mkdir()
-        spec = {"path": tmp_path / "hub"}
+        config = {"path": tmp_path / "hub"}
         pyarrow.parquet.write_table(table, tmp_path / "hub" / "train.parquet")
     elif kind == "saved":
         datasets.Dataset(datasets.table.InMemoryTable(table)).save_to_disk(tmp_path / "saved")
-        spec = {"path": tmp_path / "saved"}
+        config = {"path": tmp_path / "saved"}
     else:
         pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    dataset, report = load_parallel(ParallelData(**spec))
+    dataset, report = load_parallel(ParallelData(**config))
     assert texts(dataset) == [("ok", "a"), ("fine", "c")]
     assert reasons(report) == {"source is not valid utf-8": [2]}
 
@@ -457,21 +460,21 @@ def test_files_that_would_fill_the_memory_are_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("kind", ["text", "several files", "tsv header", "json", "parquet"])
 def test_portions_divide_pairs_without_overlap(tmp_path, kind, streaming):
-    spec = _store(kind, tmp_path)
-    parts = [load_parallel(ParallelData(**spec, portion=p), streaming=streaming) for p in ([0, 0.9], [0.9, 1])]
+    config = _store(kind, tmp_path)
+    parts = [load_parallel(ParallelData(**config, portion=p), streaming=streaming) for p in ([0, 0.9], [0.9, 1])]
     first, second = (texts(dataset) for dataset, _ in parts)
     assert first + second == PAIRS and len(second) == 3
     assert parts[1][1].read == 3 and "[0.9 to 1]: 3 of 3 pairs kept" in str(parts[1][1])
 
 
 def test_a_portion_that_is_none_is_refused(tmp_path):
-    spec = write_text_pair(tmp_path)
+    config = write_text_pair(tmp_path)
     with pytest.raises(ValueError, match="portion='half' must be two numbers"):
-        ParallelData(**spec, portion="half")
+        ParallelData(**config, portion="half")
     with pytest.raises(ValueError, match="two shares that rise within 0 and 1"):
-        ParallelData(**spec, portion=[0.5, 1.5])
+        ParallelData(**config, portion=[0.5, 1.5])
     with pytest.raises(ValueError, match=r"\[0 to 0.01\] holds no pair; take a larger portion"):
-        load_parallel(ParallelData(**spec, portion=[0, 0.01]))
+        load_parallel(ParallelData(**config, portion=[0, 0.01]))
 
 
 @pytest.mark.parametrize(
@@ -488,7 +491,7 @@ def test_a_portion_that_is_none_is_refused(tmp_path):
         ({"path": ["a.tsv", "a.json"], "source": "a", "target": "b"}, "of one kind"),
     ],
 )
-def test_contradictory_specifications_are_refused(fields, message):
+def test_contradictory_data_configs_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         load_parallel(ParallelData(**fields))
 
@@ -523,9 +526,9 @@ def test_broken_gzip_files(tmp_path, kind):
         "damaged": whole[:1000] + bytes(200) + whole[1200:],
     }
     (tmp_path / "a.tsv.gz").write_bytes(broken[kind])
-    for spec in ({"path": tmp_path / "a.tsv.gz"}, dict.fromkeys(("source", "target"), tmp_path / "a.tsv.gz")):
+    for config in ({"path": tmp_path / "a.tsv.gz"}, dict.fromkeys(("source", "target"), tmp_path / "a.tsv.gz")):
         with pytest.raises(ValueError, match=r"a\.tsv\.gz cannot be unpacked \(.+\): .* get it again"):
-            load_parallel(ParallelData(**spec))
+            load_parallel(ParallelData(**config))
 
 
 def test_gzipped_files_are_known_by_how_they_begin(tmp_path):
@@ -552,11 +555,13 @@ def test_broken_parquet_files(tmp_path, monkeypatch, kind):
         "damaged inside": whole[:10] + b"\xff" * 60 + whole[70:],
     }
     (folder / "b.parquet").write_bytes(broken[kind])
-    specs = [ParallelData(path=[folder / "a.parquet", folder / "b.parquet"]), ParallelData(path=folder)]
-    for spec in specs:
+    configs = [ParallelData(path=[folder / "a.parquet", folder / "b.parquet"]), ParallelData(path=folder)]
+    for config in configs:
         for streaming in (False, True):
-            with pytest.raises(ValueError, match=f"{spec.path if spec is specs[1] else 'b.parquet'}.* cannot be read"):
-                list(load_parallel(spec, streaming=streaming)[0])
+            with pytest.raises(
+                ValueError, match=f"{config.path if config is configs[1] else 'b.parquet'}.* cannot be read"
+            ):
+                list(load_parallel(config, streaming=streaming)[0])
 
 
 def test_parquet_files_of_one_data_set_have_the_same_columns(tmp_path):
@@ -845,8 +850,8 @@ def test_library_collator_pads_the_batches(tmp_path, tokenizer):
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs the corpora in ../shared")
 def test_real_corpus(tmp_path):
     folder = SHARED / "data" / "multi30k"
-    spec = ParallelData(source=folder / "train.en", target=folder / "train.de")
-    dataset, report = load_parallel(spec)
+    config = ParallelData(source=folder / "train.en", target=folder / "train.de")
+    dataset, report = load_parallel(config)
     assert len(dataset) == report.kept == 29_000 and report.dropped == 0
     dataset = dataset.select(range(5000))
     tokenizer = train_tokenizer(iterate_texts(dataset), 4000)
@@ -854,7 +859,7 @@ def test_real_corpus(tmp_path):
     loaded = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
     for side in ("source", "target"):
         ids = loaded(dataset[side][:]).input_ids
-        assert loaded.batch_decode(ids, skip_special_tokens=True) == dataset[side][:]
+        assert loaded.batch_decode(ids, skip_configial_tokens=True) == dataset[side][:]
         assert all(row[-1] == 2 and min(row[:-1]) > 3 for row in ids)
 
     prepared = tokenize_pairs(dataset, tokenizer, max_source_length=100, max_target_length=100, report=report)

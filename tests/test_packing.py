@@ -138,7 +138,7 @@ def trained(recipe, **options):
 
 @pytest.mark.parametrize("task", [name for name in TASKS if TASKS[name].packs and name != "constituency-parsing"])
 def test_runs_on_packed_batches(tmp_path, task):
-    """No padding, a loss that falls, and what is resumed in an epoch goes on with the batches of the unbroken run."""
+    """No padding, a loss that falls, and what is resumed in an epoch gets the batches of the unbroken run."""
     if task == "seq2seq":
         values = recipe_values(tmp_path)
     else:

@@ -126,8 +126,8 @@ def test_every_task_takes_every_preset(values, preset, task):
 
 
 def test_a_preset_leaves_the_architecture_of_a_model_to_start_from(values, tmp_path):
-    recipe(values, "model.preset=transformer-tiny").config().save_pretrained(tmp_path / "begun")
-    config = recipe(values, "preset=t2t", f"start_from={tmp_path / 'begun'}").config()
+    recipe(values, "model.preset=transformer-tiny").config().save_pretrained(tmp_path / "start")
+    config = recipe(values, "preset=t2t", f"start_from={tmp_path / 'start'}").config()
     assert (config.norm_position, config.activation_dropout) == ("post", 0.1)
 
 

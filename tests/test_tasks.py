@@ -331,7 +331,7 @@ def test_a_description_that_contradicts_itself_is_refused(fields, sentence):
         ("sequence-classification", "training.predict_with_generate=true", "unknown field training.predict_with_gen"),
     ],
 )
-def test_what_means_nothing_for_a_task_is_refused(tmp_path, task, override, sentence):
+def test_what_has_no_effect_for_a_task_is_refused(tmp_path, task, override, sentence):
     values = recipe(tmp_path, task)
     with pytest.raises(RecipeError) as error:
         Recipe.from_dict(override_fields(values, [override]))

@@ -161,7 +161,7 @@ def train_wordpiece_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Train a WordPiece tokenizer with exactly `vocab_size` entries, special tokens included.
 
-    Words are what stands between spaces, punctuation that touches them included. Pieces that go on with a word begin
+    Words are what stands between spaces, punctuation that touches them included. Pieces that continue a word begin
     with `##`. A word with a character that `texts` does not hold becomes `<unk>`. The arguments are those of
     `train_tokenizer`.
 
@@ -178,12 +178,14 @@ def train_wordpiece_tokenizer(
     for text in _checked(texts, "wordpiece"):
         words.update((normalizer.normalize_str(text) if normalizer else text).split())
 
+    # pieces of the words, which BPE finds
     finder = Tokenizer(models.BPE())
     finder.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, min_frequency=min_frequency, show_progress=False)
     finder.train_from_iterator((word for word, count in words.items() for _ in range(count)), trainer=trainer)
     merges = json.loads(finder.to_str())["model"]["merges"]
     parts = {"".join(pair): tuple(pair) for pair in reversed(merges)}
+    # how often each comes, in what the words are cut into and in what that was merged from
     used: Counter[str] = Counter()
     inner: Counter[str] = Counter()
     characters = set()
@@ -194,6 +196,7 @@ def train_wordpiece_tokenizer(
         used.update({_marked(*each): count for each in found})
         inner.update({_marked(*each): count for each in _merged_from(found, parts)})
 
+    # the vocabulary: all characters, and the most frequent pieces
     specials = _special_tokens(mask_token)
     entries = [*specials, *sorted(characters)]
     frequent: list[str] = []
@@ -204,7 +207,7 @@ def train_wordpiece_tokenizer(
     if len(entries) > vocab_size:
         raise ValueError(
             f"vocab_size={vocab_size} is too small: the special tokens and the characters of the texts, which begin a word or "
-            f"go on with one, need {len(entries)}, so ask for at least {len(entries)}."
+            f"continue one, need {len(entries)}, so ask for at least {len(entries)}."
         )
     entries += frequent[: vocab_size - len(entries)]
     if len(entries) < vocab_size:

@@ -13,7 +13,7 @@ In a loop of your own, with accelerate (which deals out the batches to its proce
         sampler.set_epoch(epoch)  # which accelerate's loader does on one process only
         for batch in loader: ...
 
-`accelerate.skip_first_batches(loader, n)` goes on after n batches of an epoch. In a `Trainer` of your own,
+`accelerate.skip_first_batches(loader, n)` continues after n batches of an epoch. In a `Trainer` of your own,
 `vanilla_transformer.trainer.token_batches.TokenBudgetMixin` does all of it. For text that does not fit in memory or has
 no known end there is `vanilla_transformer.data.streaming.TokenBudgetStream`.
 """
@@ -32,7 +32,7 @@ POOL_SIZE = 1024
 
 
 def pair_costs(lengths: np.ndarray, count: str) -> np.ndarray:
-    """What each pair takes of a budget, (n,), by its source and target lengths (n, 2); see `TokenBudgetBatchSampler`.
+    """Return what each pair takes of a budget, (n,), by its source and target lengths (n, 2); see `TokenBudgetBatchSampler`.
 
     Raises:
         ValueError: for a `count` that is unknown.
@@ -44,7 +44,7 @@ def pair_costs(lengths: np.ndarray, count: str) -> np.ndarray:
 
 
 def cut_by_budget(costs: np.ndarray, max_tokens: int, max_sentences: int | None) -> np.ndarray:
-    """Bounds of the batches in rows ordered by falling cost, where the first row of a batch is its most costly."""
+    """Return the bounds of the batches in rows ordered by falling cost, where the first row of a batch is its most costly."""
     bounds = [0]
     while bounds[-1] < len(costs):
         # A pair of two empty sides costs nothing; count it as one token.
@@ -56,7 +56,7 @@ def cut_by_budget(costs: np.ndarray, max_tokens: int, max_sentences: int | None)
 
 
 def cut_by_sum(costs: np.ndarray, max_tokens: int, max_sentences: int | None) -> np.ndarray:
-    """Bounds of the batches in rows of any order, where the costs of a batch sum up to at most the budget."""
+    """Return the bounds of the batches in rows of any order, where the costs of a batch sum up to at most the budget."""
     sums = np.concatenate([[0], np.cumsum(costs)])
     bounds = [0]
     while bounds[-1] < len(costs):
@@ -69,7 +69,7 @@ def cut_by_sum(costs: np.ndarray, max_tokens: int, max_sentences: int | None) ->
 def order_by_cost(
     lengths: np.ndarray, costs: np.ndarray, generator: np.random.Generator | None, pool_size: int
 ) -> np.ndarray:
-    """Indices of pairs by falling cost, pairs of equal cost by their sides; with a generator, in random pools of these."""
+    """Return indices of pairs by falling cost, pairs of equal cost by their sides; with a generator, in random pools of these."""
     everything = np.arange(len(lengths))
     source, target = -lengths[:, 0], -lengths[:, 1]
     if generator is None:
@@ -186,6 +186,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         count: str = "longer",
         packed: bool = False,
     ) -> None:
+        # what may be refused
         self.lengths = np.asarray(lengths, dtype=np.int64)
         if self.lengths.ndim != 2 or self.lengths.shape[1] != 2:
             raise ValueError(f"lengths must have shape (pairs, 2), but has {self.lengths.shape}.")
@@ -200,16 +201,18 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         self.drop_last = drop_last
         self.epoch = 0
 
+        # costs, of which none may exceed the budget
         self._kept: tuple[tuple[int, int, bool], np.ndarray, np.ndarray] | None = None
         self._costs = pair_costs(self.lengths, count)
         largest = int(self._costs.argmax())
         name = f"{'Pair' if self.lengths[:, 1].any() else 'Row'} {largest}"
         check_budget(name, self.lengths[largest], int(self._costs[largest]), max_tokens)
+        # bounds of the batches, the same in every epoch
         self.packed = packed
         falling = np.sort(self._costs)[::-1]
         if packed:
             # which cost stands where is the same in every epoch, and so are the number of batches and their bounds; which
-            # pair of this cost it is, is drawn anew
+            # pair of this cost it is, is drawn again
             self._places = (
                 np.random.default_rng(seed).permutation(len(falling)) if shuffle else np.arange(len(falling))
             )
@@ -231,7 +234,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
             yield order[self._bounds[index] : self._bounds[index + 1]].tolist()
 
     def padding_share(self) -> float:
-        """Share of the positions in this epoch's batches, sources and targets together, that hold padding: 0 to 1."""
+        """Return the share of the positions in this epoch's batches, both sides together, that hold padding: 0 to 1."""
         if self.packed:
             return 0.0
         order, _ = self._drawn()
@@ -240,8 +243,10 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         return 1.0 - float(self.lengths.sum()) / padded if padded else 0.0
 
     def _drawn(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the epoch's pairs in the order that batches are cut from, longest first where they are not packed, and the order of
-        the batches; kept until they are iterated over."""
+        """Return the epoch's pairs in the order that batches are cut from, and the order of the batches.
+
+        Pairs that are not packed come longest first; both are kept until they are iterated over.
+        """
         drawn_by = (self.seed, self.epoch, self.shuffle)
         if self._kept is not None and self._kept[0] == drawn_by:
             return self._kept[1:]

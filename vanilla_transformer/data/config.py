@@ -96,24 +96,16 @@ class DataConfig:
         """Return the names or numbers of the columns as the config has them, None for one that it leaves open."""
         raise NotImplementedError
 
-    def header(self, first: Sequence[str], row_type: RowType, place: str) -> Sequence[str] | None:
-        """Return the names of the columns to read where the first line of a TSV file is a header, None where it is not.
+    def choose_columns(self, choices: Collection[str], row_type: RowType, place: str) -> Sequence[str]:
+        """Return the names of the columns to read, of those that there are.
 
         Raises:
-            ValueError: as `choose_columns`.
+            ValueError: where a column is not there, or nothing tells which it is; `place` names the data.
         """
         raise NotImplementedError
 
-    def choose_columns(self, choices: Collection[str], row_type: RowType, place: str) -> Sequence[str]:
-        """Return the names of the columns to read.
-
-        Args:
-            choices: the names of the columns that there are.
-            place: names the data in a sentence.
-
-        Raises:
-            ValueError: where a column is not there, or nothing tells which it is.
-        """
+    def header(self, first: Sequence[str], row_type: RowType, place: str) -> Sequence[str] | None:
+        """Return the same where the first line of a TSV file is a header, None where it is not."""
         raise NotImplementedError
 
 

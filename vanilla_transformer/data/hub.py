@@ -23,7 +23,7 @@ __all__ = ["iterate_records", "load_hub", "load_parquet"]
 
 @contextmanager
 def friendly_data_errors(place: str) -> Iterator[None]:
-    """Say in one sentence, with a name and a remedy, what `datasets` and pyarrow find wrong with data."""
+    """Raise a clear one-line error, with a name and a remedy, for what `datasets` and pyarrow find wrong with data."""
     import pyarrow
     from datasets.exceptions import DatasetsError
 

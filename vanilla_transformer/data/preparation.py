@@ -115,21 +115,14 @@ def tokenize_pairs(
     """
     import datasets
 
+    limits = {"source_length": max_source_length, "target_length": max_target_length}
     streamed = isinstance(dataset, datasets.IterableDataset)
     # Another process would report to a copy of the report: then all lengths are looked at here, afterwards.
-    drop_at_once = streamed or not num_proc
+    drops_at_once = streamed or not num_proc
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        # Without `verbose=False` a single text longer than the tokenizer's own limit gives a warning that it will
-        # fail, which it will not, being dropped.
-        # A special token spelled out in a text is text, so that no text can end itself early.
-        options: dict[str, Any] = {
-            "return_attention_mask": False,
-            "verbose": False,
-            "split_special_tokens": True,
-        }
-        sources = tokenizer(batch["source"], **options)["input_ids"]
-        targets = (target_tokenizer or tokenizer)(text_target=batch["target"], **options)["input_ids"]
+        sources = _encode(tokenizer, text=batch["source"])
+        targets = _encode(target_tokenizer or tokenizer, text_target=batch["target"])
         encoded: dict[str, list[Any]] = {
             "id": batch["id"],
             "input_ids": sources,
@@ -137,51 +130,23 @@ def tokenize_pairs(
             "source_length": [len(ids) for ids in sources],
             "target_length": [len(ids) for ids in targets],
         }
-        if drop_at_once:
-            keep = fitting(encoded)
-            encoded = {name: [values[index] for index in keep] for name, values in encoded.items()}
+        if drops_at_once:
+            kept = _short_enough(encoded, limits, report)
+            encoded = {name: [values[index] for index in kept] for name, values in encoded.items()}
         return encoded
 
-    def fitting(encoded: dict[str, Any]) -> list[int]:
-        """Indices of the pairs that are short enough; the others are reported."""
-        keep = []
-        lengths = zip(encoded["id"], encoded["source_length"], encoded["target_length"], strict=True)
-        for index, (pair_id, source, target) in enumerate(lengths):
-            if source > max_source_length:
-                report.drop(f"source longer than {max_source_length} tokens", pair_id)
-            elif target > max_target_length:
-                report.drop(f"target longer than {max_target_length} tokens", pair_id)
-            else:
-                keep.append(index)
-        return keep
-
-    ids = datasets.List(datasets.Value("int32"))
-    features = datasets.Features(
-        {
-            "id": datasets.Value("int64"),
-            "input_ids": ids,
-            "labels": ids,
-            "source_length": datasets.Value("int32"),
-            "target_length": datasets.Value("int32"),
-        }
-    )
+    ids, number = datasets.List(datasets.Value("int32")), datasets.Value("int32")
+    features = {"id": datasets.Value("int64"), "input_ids": ids, "labels": ids} | dict.fromkeys(limits, number)
+    options = {"batched": True, "remove_columns": ["source", "target"], "features": datasets.Features(features)}
     if streamed:
-        return dataset.map(encode, batched=True, remove_columns=["source", "target"], features=features)
+        return dataset.map(encode, **options)
 
-    encoded = dataset.map(
-        encode,
-        batched=True,
-        remove_columns=["source", "target"],
-        features=features,
-        num_proc=num_proc,
-        # The texts are in memory as well; a file would be one more to clean up.
-        keep_in_memory=True,
-        # Never an earlier result: the report must see every pair.
-        load_from_cache_file=False,
-        desc="Tokenising",
-    )
-    if not drop_at_once:
-        encoded = encoded.select(fitting(encoded.remove_columns(["input_ids", "labels"])[:]))
+    # The texts are in memory as well; a file would be one more to clean up. Never an earlier result: the report must see
+    # every pair.
+    in_memory = {"keep_in_memory": True, "load_from_cache_file": False, "desc": "Tokenising"}
+    encoded = dataset.map(encode, num_proc=num_proc, **options, **in_memory)
+    if not drops_at_once:
+        encoded = encoded.select(_short_enough(encoded.remove_columns(["input_ids", "labels"])[:], limits, report))
     if not len(encoded):
         raise ValueError(
             "No pair is short enough; raise data.max_source_length or data.max_target_length. "
@@ -190,7 +155,26 @@ def tokenize_pairs(
     return encoded
 
 
+def _encode(tokenizer: PreTrainedTokenizerBase, **texts: list[str]) -> list[list[int]]:
+    # Without `verbose=False` a single text longer than the tokenizer's own limit gives a warning that it will fail, which
+    # it will not, being dropped. A special token spelled out in a text is text, so that no text can end itself early.
+    return tokenizer(**texts, return_attention_mask=False, verbose=False, split_special_tokens=True)["input_ids"]
+
+
+def _short_enough(encoded: Mapping[str, Any], limits: Mapping[str, int], report: DataReport) -> list[int]:
+    """Return the indices of the pairs that are short enough; the others are reported."""
+    kept = []
+    lengths = (encoded[name] for name in limits)
+    for index, (pair_id, *sides) in enumerate(zip(encoded["id"], *lengths, strict=True)):
+        beyond = [name for name, length in zip(limits, sides, strict=True) if length > limits[name]]
+        if beyond:
+            report.drop(f"{beyond[0].removesuffix('_length')} longer than {limits[beyond[0]]} tokens", pair_id)
+        else:
+            kept.append(index)
+    return kept
+
+
 def pair_lengths(dataset: "Dataset") -> np.ndarray:
-    """Source and target lengths in tokens, shape (pairs, 2), as `TokenBudgetBatchSampler` takes them."""
+    """Return source and target lengths in tokens, shape (pairs, 2), as `TokenBudgetBatchSampler` takes them."""
     columns = dataset.select_columns(["source_length", "target_length"]).with_format("numpy")[:]
     return np.stack([columns["source_length"], columns["target_length"]], axis=1)

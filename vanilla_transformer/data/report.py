@@ -98,7 +98,7 @@ class DataReport:
 
     @property
     def dropped(self) -> int:
-        """Number of pairs dropped, for whatever reason."""
+        """Return the number of pairs dropped, for whatever reason."""
         return sum(fault.count for fault in self.faults.values())
 
     def keep(self, first: str, second: str = "") -> None:
@@ -128,14 +128,14 @@ class DataReport:
             fault.first.append(pair_id)
 
     def place(self, pair_id: int) -> str:
-        """Where a pair stands: its line number, with the file's name where there are several files."""
+        """Return where a pair stands: its line number, with the file's name where there are several files."""
         if len(self.files) < 2:
             return str(pair_id)
         file = [file for file in self.files if file.first_id <= pair_id][-1]
         return f"{file.name}:{pair_id - file.first_id + 1}"
 
     def lines(self) -> list[str]:
-        """The report as lines of text to print."""
+        """Return the report as lines of text to print."""
         text = [f"{self.name}: {self.kept:,} of {self.read:,} {self.noun} kept"]
         for file in self.files:
             text.extend(f"  {file.name}: {note}" for note in file.notes)
@@ -157,7 +157,7 @@ class DataReport:
         return "\n".join(self.lines())
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as values that JSON can hold."""
+        """Return the report as values that JSON can hold."""
         return {
             "name": self.name,
             "read": self.read,

@@ -4,7 +4,7 @@
     batches = TokenBudgetStream(rows, max_tokens=4096, pool_size=20_000, seed=1)
     loader = DataLoader(batches, batch_size=None, collate_fn=collator)  # not through accelerator.prepare
 
-The stream deals its batches to processes and workers itself; `accelerator.prepare` would deal them out once more.
+The stream shards its batches among processes and workers itself; `accelerator.prepare` would do so once more.
 """
 
 import sys
@@ -35,7 +35,7 @@ _END = object()
 
 
 def row_lengths(row: Row) -> tuple[int, int]:
-    """Tokens of `input_ids` and, where there are several, of `labels`; else 0."""
+    """Return the tokens of `input_ids` and, where there are several, of `labels`; else 0."""
     labels = row.get("labels")
     return len(row["input_ids"]), 0 if labels is None or np.ndim(labels) == 0 else len(labels)
 
@@ -52,7 +52,7 @@ class TokenBudgetStream(IterableDataset[list[Row]]):
     only reading is done more than once, and should be quick.
 
     The batches depend on rows, options and epoch alone. `state_dict` says how far a process is; after
-    `load_state_dict` the next iteration goes on at the following batch. It reads the rows before again, without
+    `load_state_dict` the next iteration resumes at the following batch. It reads the rows before again, without
     collating them. With workers a `DataLoader` reads ahead: then count the batches of the loop, and give the count to
     `load_state_dict({"epoch": epoch, "batches": count})`.
 
@@ -65,7 +65,7 @@ class TokenBudgetStream(IterableDataset[list[Row]]):
         pool_size: rows in the pool. Larger pools mean less padding and more memory.
         shuffle: new batches in a new order each epoch. Without it: the same ones, longest rows of a pool first.
         seed: together with the epoch fixes all that is random.
-        repeat: go on with the next epoch, without end. For `Trainer`, which counts updates (`max_steps`) where it
+        repeat: continue with the next epoch, without end. For `Trainer`, which counts updates (`max_steps`) where it
             cannot know the number of batches.
         drop_last: leave out the last batches of an epoch where they cannot give one to each process, instead of
             repeating the epoch's first ones. One process always sees every row.
@@ -128,15 +128,15 @@ class TokenBudgetStream(IterableDataset[list[Row]]):
             self.epoch, self._given, self._resumed = epoch, 0, False
 
     def state_dict(self) -> dict[str, int]:
-        """How far this process is: the epoch, and how many of its batches were given; the same on every process."""
+        """Return how far this process is: the epoch and how many of its batches were given, the same on every process."""
         return {"epoch": self.epoch, "batches": self._given}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Let the next iteration go on after a `state_dict`."""
+        """Let the next iteration resume after a `state_dict`."""
         self.epoch, self._given, self._resumed = state["epoch"], state["batches"], True
 
     def __getstate__(self) -> dict[str, Any]:
-        # a worker that is started anew knows no torch.distributed
+        # a worker that is started again knows no torch.distributed
         processes, index = self._place()
         return {**self.__dict__, "num_processes": processes, "process_index": index}
 
@@ -158,7 +158,7 @@ class TokenBudgetStream(IterableDataset[list[Row]]):
         turn = counted()
         while True:
             epoch_has_batches = self._given > 0
-            for batch in islice(self._dealt(), self._given, None):
+            for batch in islice(self._rank_batches(), self._given, None):
                 epoch_has_batches = True
                 self._given += 1
                 if next(turn) % workers == index:
@@ -172,8 +172,8 @@ class TokenBudgetStream(IterableDataset[list[Row]]):
                 )
             self.epoch, self._given = self.epoch + 1, 0
 
-    def _dealt(self) -> Iterator[list[Row]]:
-        """The batches of this process."""
+    def _rank_batches(self) -> Iterator[list[Row]]:
+        """Yield the batches of this process."""
         processes, index = self._place()
         first: list[list[Row]] = []
         group: list[list[Row]] = []
@@ -188,7 +188,7 @@ class TokenBudgetStream(IterableDataset[list[Row]]):
             yield [*group, *islice(cycle(first), processes)][index]
 
     def _batches(self) -> Iterator[list[Row]]:
-        """The batches of all processes."""
+        """Yield the batches of all processes."""
         if hasattr(self.rows, "set_epoch"):
             self.rows.set_epoch(self.epoch)
         generator = np.random.default_rng([self.seed, self.epoch])
@@ -215,7 +215,7 @@ class TokenBudgetStream(IterableDataset[list[Row]]):
     def _cut(
         self, lengths: list[tuple[int, int]], generator: np.random.Generator, is_last: bool
     ) -> tuple[list[np.ndarray], np.ndarray]:
-        """Batches of a pool as indices, and what stays in it: the shortest rows, where they do not fill a batch."""
+        """Return the batches of a pool as indices, and what stays in it: the shortest rows, where they do not fill a batch."""
         sides = np.asarray(lengths, dtype=np.int64).reshape(-1, 2)
         costs = pair_costs(sides, self.count)
         order = order_by_cost(sides, costs, generator if self.shuffle else None, POOL_SIZE)

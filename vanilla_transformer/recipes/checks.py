@@ -1,4 +1,4 @@
-"""What cannot be run, refused in one sentence before any work: a function for each section, called by `Recipe.check`.
+"""Checks of a recipe, with a clear one-line error before any work: a function for each section, called by `Recipe.check`.
 
 All of them raise a `RecipeError`.
 """
@@ -29,25 +29,6 @@ from vanilla_transformer.tokenization import TOKENIZER_KINDS
 from vanilla_transformer.trainer.schedules import DECAY, SCHEDULE_OPTIONS, noam_factor
 from vanilla_transformer.utils.names import did_you_mean
 from vanilla_transformer.utils.schema import coerce, reject_unknown, shown
-
-__all__ = [
-    "TRAINING_REFUSED",
-    "check_attention",
-    "check_averaging",
-    "check_batches",
-    "check_card",
-    "check_effects",
-    "check_evaluation",
-    "check_generation",
-    "check_lengths",
-    "check_memory",
-    "check_model_fields",
-    "check_names",
-    "check_splits",
-    "check_tokenizer",
-    "check_training",
-    "machine_memory",
-]
 
 TRAINING_REFUSED: dict[str, str] = {
     **{

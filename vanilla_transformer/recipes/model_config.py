@@ -33,6 +33,7 @@ def build_config(model: Mapping[str, Any], task: type[Task], start_from: str | N
     Raises:
         RecipeError: for a model that cannot be, does not fit the task, or is another than the one to start from.
     """
+    # what the recipe says, over what it starts from
     fields = dict(model)
     attention = fields.pop("attn_implementation", None)
     start = {} if start_from is None else _pretrained_fields(start_from)
@@ -51,6 +52,7 @@ def build_config(model: Mapping[str, Any], task: type[Task], start_from: str | N
         raise
     except ValueError as error:
         raise RecipeError(f"model: {error}") from error
+    # what the model to start from, and the task, do not admit
     if start and start["target_vocab_size"] is not None and task.architecture != "encoder-decoder":
         raise RecipeError(
             f"start_from: {start_from} has separate vocabularies, of which task {task.name} could use one only; "

@@ -169,7 +169,7 @@ class Recipe:
         """Refuse what cannot be run.
 
         Raises:
-            RecipeError: in one sentence.
+            RecipeError: a clear one-line error.
         """
         # what the sections may hold for the task
         checks.check_names(self.task, self.preset)
@@ -238,7 +238,7 @@ class Recipe:
     def changes_since(self, earlier: "Recipe") -> list[str]:
         """Return the names of the fields in which a resumed run would no longer be the run that was started.
 
-        How long it goes on, when it is evaluated and saved, and what is made of the result may change.
+        How long it trains, when it is evaluated and saved, and what is made of the result may change.
         """
 
         def binding(recipe: Recipe) -> dict[str, Any]:

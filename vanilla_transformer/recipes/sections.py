@@ -16,7 +16,7 @@ class AveragingSection:
             ones are; 0 or 1 for none.
         ema: decay of an exponential moving average over the updates, such as 0.999, which reaches back some
             1 / (1 - decay) updates; None for none. Evaluations score the average, and checkpoints hold it as their
-            model, beside the weights that training goes on with.
+            model, beside the weights that training continues with.
     """
 
     last: int | None = None
@@ -42,7 +42,7 @@ class StopSection:
     """When training has diverged, and ends with an error that names the examples; see `DivergenceRule`.
 
     Attributes:
-        non_finite: when the loss, the gradient norm or a weight is not a finite number; with fp16, when that goes on.
+        non_finite: when the loss, the gradient norm or a weight is not a finite number; with fp16, when that lasts.
         loss_over_median: when the loss stays above so many times its running median; None for never.
         updates: how many in a row the loss is above it.
     """

@@ -44,17 +44,17 @@ class BracketScore:
 
     @property
     def recall(self) -> float:
-        """Percentage of the reference's brackets that were found."""
+        """Return the percentage of the reference's brackets that were found."""
         return 100 * self.matched / self.gold if self.gold else 0.0
 
     @property
     def precision(self) -> float:
-        """Percentage of the predicted brackets that are right."""
+        """Return the percentage of the predicted brackets that are right."""
         return 100 * self.matched / self.predicted if self.predicted else 0.0
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall, in percent."""
+        """Return the harmonic mean of precision and recall, in percent."""
         return 200 * self.matched / (self.gold + self.predicted) if self.gold + self.predicted else 0.0
 
 

@@ -67,7 +67,7 @@ def score_files(
     """Score one or more files of outputs against one or more files of references.
 
     Raises:
-        ValueError, FileNotFoundError, ImportError: for options and files that do not fit, in one sentence.
+        ValueError, FileNotFoundError, ImportError: for options and files that do not fit.
     """
     options.check(len(references), source is not None)
     names = system_names(hypotheses)

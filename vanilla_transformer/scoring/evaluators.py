@@ -70,7 +70,7 @@ class QuestionAnsweringEvaluator(_Mixin, _QuestionAnswering):
 
     def compute_metric(self, metric: Any, metric_inputs: dict[str, Any], *arguments: Any, **options: Any) -> Any:
         if isinstance(metric, AnswerScores):
-            # the scores of answers are no probabilities that there is none, as which they are handed on
+            # the scores of answers are not probabilities that there is none, as which they are handed on
             names = ("id", "prediction_text")
             answers = [{name: answer[name] for name in names} for answer in metric_inputs["predictions"]]
             metric_inputs = {**metric_inputs, "predictions": answers}

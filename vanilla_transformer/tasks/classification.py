@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["SequenceClassification", "TokenClassification"]
 
 CHUNK_TAG = re.compile(r"O|[BIESLU]-.+")
-"""A tag that marks where a chunk, such as a name or a noun phrase, begins and goes on (IOB2, IOBES, BILOU)."""
+"""A tag that marks where a chunk, such as a name or a noun phrase, begins and continues (IOB2, IOBES, BILOU)."""
 
 
 class Classification(TextTask):

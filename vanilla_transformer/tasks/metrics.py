@@ -9,7 +9,7 @@ __all__ = ["GenerationMetrics", "decode_ids"]
 
 
 def decode_ids(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """Texts of (B, T) ids in which -100 stands for padding, as `Trainer` joins batches of unequal length."""
+    """Return the texts of (B, T) ids in which -100 stands for padding, as `Trainer` joins batches of unequal length."""
     return tokenizer.batch_decode(np.where(ids < 0, tokenizer.pad_token_id, ids), skip_special_tokens=True)
 
 
