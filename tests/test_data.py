@@ -859,7 +859,7 @@ def test_real_corpus(tmp_path):
     loaded = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
     for side in ("source", "target"):
         ids = loaded(dataset[side][:]).input_ids
-        assert loaded.batch_decode(ids, skip_configial_tokens=True) == dataset[side][:]
+        assert loaded.batch_decode(ids, skip_special_tokens=True) == dataset[side][:]
         assert all(row[-1] == 2 and min(row[:-1]) > 3 for row in ids)
 
     prepared = tokenize_pairs(dataset, tokenizer, max_source_length=100, max_target_length=100, report=report)
