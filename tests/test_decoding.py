@@ -262,11 +262,12 @@ def test_beams_share_keys_and_values_and_none_is_moved(monkeypatch):
     addresses, original = [], Engine.exchange
 
     def recorded(self, parents):
-        before = self.cache.states[..., : self.cache.filled, :].clone()
+        keys = self.cache.states[0]
+        before = keys[..., : self.cache.filled, :].clone()
         original(self, parents)
-        assert torch.equal(before, self.cache.states[..., : self.cache.filled, :])
-        assert all(key.shape[0] == 4 for key, _ in self.cross)
-        addresses.append((self.cache.states.data_ptr(), self.cross[0][0].data_ptr()))
+        assert torch.equal(before, keys[..., : self.cache.filled, :])
+        assert all(key.shape[0] == 4 for key, _ in self.source.pairs)
+        addresses.append((self.cache.states[0].data_ptr(), self.source.pairs[0][0].data_ptr()))
 
     monkeypatch.setattr(Engine, "exchange", recorded)
     fast(model, **padded_inputs(), num_beams=4, max_new_tokens=12, suppress_tokens=[EOS], do_sample=False)

@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from vanilla_transformer.decoding.beam_search import BeamSearch
 from vanilla_transformer.decoding.eligibility import examine_model, reason_against_call
-from vanilla_transformer.decoding.engine import Engine, run_whole
+from vanilla_transformer.decoding.engine import Engine, encode
 from vanilla_transformer.decoding.products import check_dtype
 from vanilla_transformer.decoding.sampling import sample
 from vanilla_transformer.decoding.weights import PreparedWeights, free_prepared_weights, prepared_weights
@@ -124,12 +124,7 @@ class FastDecoding:
             return None
         assert weights.encoder is not None
         model.model.encoder.check_token_ids(ids)
-        positions = torch.arange(ids.shape[1]).expand_as(ids)
-        if mask is not None and bool(mask.all()):
-            mask = None
-        if mask is not None:
-            positions = (mask.long().cumsum(-1) - 1).clamp(min=0)
-        return BaseModelOutput(run_whole(weights.encoder, ids, positions, mask, model.config.sliding_window))
+        return BaseModelOutput(encode(weights.encoder, ids, mask))
 
     @classmethod
     def decode(
@@ -156,7 +151,7 @@ class FastDecoding:
             return None
         beams = generation_config.num_beams
         steps = generation_config.max_length - input_ids.shape[1]
-        engine = Engine(weights, model.config, beams, steps, shortlist)
+        engine = Engine(weights, beams, steps, shortlist)
         mask, prompts = inputs.get("attention_mask"), input_ids[::beams]
         mask = None if mask is None else mask[::beams]
         if model.config.is_encoder_decoder:

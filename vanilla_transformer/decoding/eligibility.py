@@ -38,15 +38,6 @@ INPUTS = {
     "use_cache",
 }
 
-CHOICES: dict[str, Any] = {
-    "layer_types": None,
-    "partial_rotary_factor": 1.0,
-    "qk_norm": None,
-    "rotary_scaling": None,
-    "value_head_dim": None,
-}
-"""Fields of the configuration that are not served at other values."""
-
 
 def _is_own_hook(hook: Any) -> bool:
     """Whether a hook is one with which transformers collects attentions, which does nothing unless they are asked for."""
@@ -87,9 +78,8 @@ def examine_model(model: Any) -> tuple[str | None, list[torch.Tensor]]:
     tensors: list[torch.Tensor] = []
     if type(model) not in MODELS:
         return f"the model is a {type(model).__name__}", tensors
-    for name, plain in CHOICES.items():
-        if getattr(model.config, name) != plain:
-            return f"{name} is {getattr(model.config, name)!r}", tensors
+    if any(model.config.rope_parameters_of(kind)["rope_type"] == "dynamic" for kind in model.config.attention_kinds):
+        return "rotary positions depend on the longest sequence", tensors
     if model.training:
         return "the model is in training mode", tensors
     if model.config._attn_implementation not in ("sdpa", "eager"):

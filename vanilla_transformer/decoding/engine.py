@@ -1,7 +1,11 @@
-"""Encoder, prompt and steps of a decoder on prepared weights. Shapes as in the modeling file and in `cache`."""
+"""Encoder, prompt and steps of a decoder on prepared weights.
+
+Shapes as in the modeling file and in `cache`, and further:
+    Q  queries of a group: tokens of a row that are read together, or beams      R  H / K, queries that share a key
+"""
 
 import math
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import embedding
@@ -10,29 +14,89 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from vanilla_transformer.decoding.cache import FIRST_STEPS, KeyValueCache, Visibility
 from vanilla_transformer.decoding.scores import best_tokens
 from vanilla_transformer.decoding.screening import Mask
-from vanilla_transformer.decoding.weights import PreparedWeights, ShortlistedHead, StackWeights
-from vanilla_transformer.positions_vanilla_transformer import apply_rotary_pos_emb
+from vanilla_transformer.decoding.weights import LayerFunctions, PreparedWeights, ShortlistedHead, StackWeights
 
 MOST_MISSES = 4
+"""How often screening may fail in a call before it is given up."""
 
-FEW_GROUPS = 8
-"""Groups below which torch's fused attention is faster than two batched products."""
+FEW_GROUPS, FEW_QUERIES = 8, 64
+"""Groups below which, or queries from which, torch's fused attention is faster than two batched products."""
+
+BLOCK = 256
+"""Queries whose mask is made together, so that its size is that of a block times what the block sees."""
+
+
+class Block(NamedTuple):
+    """Queries that attend to keys, both from a place up to another, with a mask (G or 1, K or 1, Q * R, N) that is added."""
+
+    queries: tuple[int, int]
+    keys: tuple[int, int]
+    mask: torch.Tensor | None = None
+    is_causal: bool = False
 
 
 def attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, blocks: list[Block], scaling: float
 ) -> torch.Tensor:
-    """Return (G, K, Q, d) of queries (G, K, Q, d), keys and values (G, K, N, d); `mask` (G or 1, K or 1, Q or 1, N) is added."""
-    groups, heads, queries, width = query.shape
-    if groups < FEW_GROUPS:
-        return sdpa(query, key, value, attn_mask=mask, scale=scaling)
-    query, key, value = query.reshape(-1, queries, width), key.flatten(0, 1), value.flatten(0, 1)
-    if mask is None:
-        scores = torch.baddbmm(query.new_empty(()), query, key.transpose(1, 2), beta=0, alpha=scaling)
-    else:
-        mask = mask.expand(groups, heads, queries, -1).reshape(groups * heads, queries, -1)
-        scores = torch.baddbmm(mask, query, key.transpose(1, 2), alpha=scaling)
-    return torch.bmm(scores.softmax(-1), value).view(groups, heads, queries, width)
+    """Return (G * Q, H * d_v) of queries (G * Q, H, d), keys (G, K, N, d) and values (G, K, N, d_v)."""
+    groups, heads, _, width = key.shape
+    query = query.view(groups, -1, heads, query.shape[1] // heads, width)
+    shared = query.shape[3]
+    outputs = []
+    for (start, stop), (first, last), mask, is_causal in blocks:
+        part = query[:, start:stop].permute(0, 2, 1, 3, 4).flatten(2, 3)  # (G, K, Q * R, d)
+        keys, values = key[:, :, first:last], value[:, :, first:last]
+        if groups < FEW_GROUPS or part.shape[2] >= FEW_QUERIES:
+            output = sdpa(part, keys, values, attn_mask=mask, is_causal=is_causal, scale=scaling)
+        else:
+            part = part.reshape(groups * heads, -1, width)
+            if mask is None:
+                scores = torch.baddbmm(part.new_empty(()), part, keys.flatten(0, 1).mT, beta=0, alpha=scaling)
+            else:
+                added = mask.expand(groups, heads, part.shape[1], -1).reshape(groups * heads, part.shape[1], -1)
+                scores = torch.baddbmm(added, part, keys.flatten(0, 1).mT, alpha=scaling)
+            output = torch.bmm(scores.softmax(-1), values.flatten(0, 1)).unflatten(0, (groups, heads))
+        outputs.append(output.unflatten(2, (-1, shared)).permute(0, 2, 1, 3, 4))  # (G, Q, K, R, d_v)
+    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+    return output.reshape(output.shape[0] * output.shape[1], -1)
+
+
+def blocks_of(
+    stack: StackWeights, kind: str, past: int, count: int, padding_mask: torch.Tensor | None, is_causal: bool
+) -> list[Block]:
+    """Return how `count` tokens behind `past` others attend in layers of a kind.
+
+    Args:
+        padding_mask: (G, past + count), 0 at padding, or `None`.
+        is_causal: whether to earlier tokens alone.
+    """
+    window, length = stack.windows[kind], past + count
+    window = None if window is not None and window >= length else window
+    is_masked = padding_mask is not None or window is not None or stack.config.has_position_bias
+    if not is_masked and (not is_causal or count == 1 or (past == 0 and stack.heads_per_key == 1)):
+        return [Block((0, count), (0, length), is_causal=is_causal and count > 1)]
+    blocks = []
+    for start in range(0, count, BLOCK):
+        stop = min(count, start + BLOCK)
+        first = 0 if window is None else max(0, past + start - window + is_causal)
+        last = past + stop if is_causal else length if window is None else min(length, stop + window)
+        distance = torch.arange(first, last) - torch.arange(past + start, past + stop).unsqueeze(-1)  # (Q, N)
+        visible = distance <= 0 if is_causal else torch.ones_like(distance, dtype=torch.bool)
+        if window is not None:
+            visible = visible & (distance > -window if is_causal else distance.abs() <= window)
+        visible = visible[None, None]
+        if padding_mask is not None:
+            visible = visible & (padding_mask[:, first:last] != 0)[:, None, None]
+            # padding sees nothing, and softmax makes nothing of that; what it sees does not count
+            visible = visible | (~visible.any(-1, keepdim=True) & (distance == 0))
+        mask = torch.zeros(visible.shape).masked_fill_(~visible, -math.inf)  # (G or 1, 1, Q, N)
+        if (bias := stack.position_bias(distance, is_causal)) is not None:  # (H, Q, N)
+            mask = mask.unsqueeze(2) + bias.unflatten(0, (-1, stack.heads_per_key))  # (G or 1, K, R, Q, N)
+            mask = mask.transpose(2, 3).flatten(2, 3)
+        else:
+            mask = mask.repeat_interleave(stack.heads_per_key, dim=2)
+        blocks.append(Block((start, stop), (first, last), mask))
+    return blocks
 
 
 def embed(stack: StackWeights, ids: torch.Tensor, positions: torch.Tensor | int, count: int) -> torch.Tensor:
@@ -50,86 +114,73 @@ def embed(stack: StackWeights, ids: torch.Tensor, positions: torch.Tensor | int,
     return states if stack.projection is None else stack.projection.for_rows(len(ids))(states)
 
 
-def run_whole(
+class Source(NamedTuple):
+    """What cross-attention attends to: keys and values (G, K, S, d) of every layer, and a mask (G, 1, 1, S) or `None`."""
+
+    pairs: list[tuple[torch.Tensor, torch.Tensor]]
+    mask: torch.Tensor | None
+
+    def keep_groups(self, index: torch.Tensor) -> "Source":
+        """Return those of the groups in `index`."""
+        # layers that are shared have the same
+        kept = {id(pair): (pair[0].index_select(0, index), pair[1].index_select(0, index)) for pair in self.pairs}
+        mask = None if self.mask is None else self.mask.index_select(0, index)
+        return Source([kept[id(pair)] for pair in self.pairs], mask)
+
+
+def run_layers(
     stack: StackWeights,
-    ids: torch.Tensor,
-    positions: torch.Tensor,
-    padding_mask: torch.Tensor | None,
-    window: int | None,
-    cache: tuple[torch.Tensor, ...] | None = None,
-    cross: list[tuple[torch.Tensor, torch.Tensor]] | None = None,
-    cross_mask: torch.Tensor | None = None,
+    layers: list[LayerFunctions],
+    states: torch.Tensor,
+    groups: int,
+    rotary: dict[str, torch.Tensor],
+    blocks: dict[str, list[Block]],
+    cache: KeyValueCache | None = None,
+    source: Source | None = None,
 ) -> torch.Tensor:
-    """Run a stack over whole rows: the source in both directions, or a prompt from left to right.
+    """Run states (G * Q, D) through the layers of a stack, and its last norm.
 
     Args:
-        ids, positions: (G, T).
-        padding_mask: (G, T), 0 at padding, or `None`.
-        window: of the model.
-        cache: views (2, G, K, T, d) of the layers, which are filled; `None` for an encoder.
-        cross: keys and values (G, K, S, d) of every layer's source, with `cross_mask` (G, 1, 1, S).
-
-    Returns:
-        States (G, T, D).
+        rotary: (2, G * Q or 1, 1, d/2 or less) by kind of layer, where positions are rotary.
+        blocks: what attends to what, by kind of layer.
+        cache: gets keys and values, and holds those before them; `None` for an encoder.
+        source: of cross-attention.
     """
-    (groups, length), is_causal = ids.shape, cache is not None
-    heads, key_value_heads, width = stack.heads, stack.key_value_heads, stack.head_dim
-    mask = _mask_of_whole(stack, length, padding_mask, window, is_causal)
-    count = int(positions.max()) + 1
-    states = embed(stack, ids.flatten(), positions.flatten(), count)
-    rotations = stack.rotations(count)
-    rotary = None if rotations is None else rotations[:, positions]  # (2, G, T, d/2)
-    for index, layer in enumerate(stack.for_rows(len(states))):
-        qkv = layer.qkv(layer.attention_input(0, states)).view(groups, length, -1, width).transpose(1, 2)
-        query, key, value = qkv.split([heads, key_value_heads, key_value_heads], dim=1)  # (G, H or K, T, d)
-        if rotary is not None:
-            query, key = apply_rotary_pos_emb(query, rotary), apply_rotary_pos_emb(key, rotary)
+    for index, (kind, layer) in enumerate(zip(stack.kinds, layers, strict=True)):
+        query, key, value = layer.project(states, rotary.get(kind))
+        key, value = (part.unflatten(0, (groups, -1)).transpose(1, 2) for part in (key, value))  # (G, K, Q, d)
         if cache is not None:
-            cache[index][0].copy_(key)
-            cache[index][1].copy_(value)
-        output = sdpa(
-            query,
-            key.repeat_interleave(heads // key_value_heads, dim=1),
-            value.repeat_interleave(heads // key_value_heads, dim=1),
-            attn_mask=mask,
-            is_causal=is_causal and mask is None,
-            scale=layer.weights.scaling,
-        )
-        states = layer.add(0, states, layer.out(output.transpose(1, 2).reshape(len(states), -1)))
-        if cross is not None:
-            query = layer.cross_query(layer.attention_input(1, states)).view(
-                groups, length, key_value_heads, -1, width
-            )
-            query = query.permute(0, 2, 1, 3, 4).flatten(2, 3)  # (G, K, T * H/K, d)
-            output = sdpa(query, *cross[index], attn_mask=cross_mask, scale=layer.weights.scaling)
-            output = output.unflatten(2, (length, -1)).permute(0, 2, 1, 3, 4).reshape(len(states), -1)
+            key, value = cache.write(index, key, value)
+        output = attend(query, key, value, blocks[kind], layer.weights.scaling)
+        states = layer.add(0, states, layer.out(output))
+        if source is not None:
+            key, value = source.pairs[index]
+            whole = Block((0, len(states) // groups), (0, key.shape[2]), source.mask)
+            output = attend(layer.cross_query(states), key, value, [whole], layer.weights.scaling)
             states = layer.add(1, states, layer.cross_out(output))
         states = layer.feed_forward(states)
-    states = states if stack.norm is None else stack.norm(states)
-    return states.view(groups, length, -1)
+    return states if stack.norm is None else stack.norm(states)
 
 
-def _mask_of_whole(
-    stack: StackWeights, length: int, padding_mask: torch.Tensor | None, window: int | None, is_causal: bool
-) -> torch.Tensor | None:
-    """Return what is added to scores, (G or 1, H or 1, T, T); `None` where nothing is or only later tokens are hidden."""
-    has_bias = stack.kind in ("alibi", "relative")
-    window = None if window is not None and window >= length else window
-    if padding_mask is None and window is None and not has_bias:
-        return None
-    places = torch.arange(length)
-    distance = places - places.unsqueeze(-1)  # (T, T)
-    visible = torch.ones(1, 1, length, length, dtype=torch.bool)
-    if is_causal:
-        visible = visible & (distance <= 0)
-    if window is not None:
-        visible = visible & (distance > -window if is_causal else distance.abs() <= window)
-    if padding_mask is not None:
-        visible = visible & (padding_mask != 0)[:, None, None]
-        # padding sees nothing, and softmax makes nothing of that; what it sees does not count
-        visible = visible | (~visible.any(-1, keepdim=True) & (distance == 0))
-    mask = torch.zeros(visible.shape).masked_fill_(~visible, -math.inf)
-    return mask + stack.bias_of_distances(distance, is_causal) if has_bias else mask
+def encode(stack: StackWeights, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Return the encoder's states (G, S, D) of `ids` (G, S), with `mask` (G, S), 0 at padding, or `None`."""
+    (groups, length), mask = ids.shape, _without_ones(mask)
+    positions = _positions(ids, mask)
+    rotary = {kind: table[:, positions].unsqueeze(2) for kind, table in stack.rotary(length).items()}
+    blocks = {kind: blocks_of(stack, kind, 0, length, mask, is_causal=False) for kind in stack.windows}
+    states = embed(stack, ids.flatten(), positions, length)
+    return run_layers(stack, stack.for_rows(len(states)), states, groups, rotary, blocks).view(groups, length, -1)
+
+
+def _without_ones(mask: torch.Tensor | None) -> torch.Tensor | None:
+    return None if mask is None or bool(mask.all()) else mask
+
+
+def _positions(ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Return the positions (G * T,) of tokens (G, T)."""
+    if mask is None:
+        return torch.arange(ids.shape[1]).expand_as(ids).flatten()
+    return (mask.long().cumsum(-1) - 1).clamp(min=0).flatten()
 
 
 class Engine:
@@ -137,20 +188,14 @@ class Engine:
 
     Args:
         weights: prepared weights.
-        config: of the model.
         beams: W; rows of a group stand next to one another.
         steps: largest number of tokens that can follow the prompt.
         shortlist: (n,) the tokens that have a logit, or `None` for all.
     """
 
-    def __init__(
-        self, weights: PreparedWeights, config: Any, beams: int, steps: int, shortlist: torch.Tensor | None = None
-    ):
+    def __init__(self, weights: PreparedWeights, beams: int, steps: int, shortlist: torch.Tensor | None = None):
         self.weights, self.stack, self.beams, self.steps = weights, weights.decoder, beams, steps
-        self.window = config.sliding_window
-        self.cross: list[tuple[torch.Tensor, torch.Tensor]] | None = None
-        self.cross_mask: torch.Tensor | None = None
-        self.positions: torch.Tensor | int = 0
+        self.source: Source | None = None
         self.head = weights.head
         if shortlist is not None and ShortlistedHead.is_worthwhile(self.head, shortlist):
             self.head = ShortlistedHead(self.head, shortlist)
@@ -158,91 +203,88 @@ class Engine:
 
     def read_source(self, states: torch.Tensor, mask: torch.Tensor | None) -> None:
         """Project the source (G, S, D), with `mask` (G, S) or `None`, to keys and values of every layer."""
-        groups, length, stack = *states.shape[:2], self.stack
-        assert stack.cross is not None
-        projected = stack.cross.for_rows(groups * length)(states.flatten(0, 1))
-        layers = projected.view(groups, length, -1, 2, stack.key_value_heads, stack.head_dim)
-        layers = layers.permute(2, 3, 0, 4, 1, 5).contiguous()  # (layers, 2, G, K, S, d)
-        pairs = [tuple(layer.unbind(0)) for layer in layers.unbind(0)]
-        self.cross = pairs if len(pairs) == len(stack.layers) else pairs * len(stack.layers)  # type: ignore[assignment]
-        if mask is not None and not bool(mask.all()):
+        (groups, length), config, layers = states.shape[:2], self.stack.config, self.stack.layers
+        assert self.stack.cross is not None
+        projected = self.stack.cross.for_rows(groups * length)(states.flatten(0, 1))
+        heads, widths = config.num_key_value_heads, (config.head_dim, config.value_dim)
+        parts = projected.view(groups, length, -1, heads * sum(widths)).split([heads * w for w in widths], dim=-1)
+        # (layers, G, K, S, d) each
+        keys, values = (
+            part.unflatten(-1, (heads, width)).permute(2, 0, 3, 1, 4).contiguous()
+            for part, width in zip(parts, widths, strict=True)
+        )
+        normed = (
+            key if layer.cross_key_norm is None else layer.cross_key_norm(key)
+            for key, layer in zip(keys, layers, strict=False)
+        )
+        pairs = list(zip(normed, values, strict=True))
+        mask, hidden = _without_ones(mask), None
+        if mask is not None:
             hidden = torch.zeros(groups, 1, 1, length).masked_fill_((mask == 0)[:, None, None], -math.inf)
-            self.cross_mask = hidden
+        self.source = Source(pairs if len(pairs) == len(layers) else pairs * len(layers), hidden)
 
     def read_prompt(self, ids: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Read the prompt (G, P), with `mask` (G, P) or `None`; return the last states (G, D)."""
-        (groups, length), stack = ids.shape, self.stack
-        if mask is not None and bool(mask.all()):
-            mask = None
+        (groups, length), stack, mask = ids.shape, self.stack, _without_ones(mask)
+        config = stack.config
+        widths = config.head_dim, config.value_dim
         self.cache = KeyValueCache(
-            len(stack.layers), groups, stack.key_value_heads, stack.head_dim, length, self.beams, self.steps
+            len(stack.layers), groups, config.num_key_value_heads, widths, length, self.beams, self.steps
         )
-        self.visibility = Visibility(
-            mask,
-            groups,
-            length,
-            self.beams,
-            self.window,
-            stack.key_value_heads,
-        )
-        self.place = length
-        positions = torch.arange(length).expand(groups, length)
-        self.positions = length
+        self.visibility = Visibility(mask, groups, length, self.beams)
+        self.place, positions = length, _positions(ids, mask)
+        self.positions: torch.Tensor | int = length
         if mask is not None:
-            positions = (mask.long().cumsum(-1) - 1).clamp(min=0)
-            self.positions = (positions[:, -1] + 1).repeat_interleave(self.beams)
+            self.positions = (positions.view(groups, -1)[:, -1] + 1).repeat_interleave(self.beams)
         self._compute_tables(length + min(self.steps, FIRST_STEPS))
-        states = run_whole(
-            stack, ids, positions, mask, self.window, self.cache.add(length), self.cross, self.cross_mask
-        )
-        self.layers = self.stack.for_rows(groups * self.beams)
-        return states[:, -1]
+        rotary = {kind: table[:, positions].unsqueeze(2) for kind, table in self.rotary.items()}
+        blocks = {kind: blocks_of(stack, kind, 0, length, mask, is_causal=True) for kind in stack.windows}
+        self.cache.add(length)
+        states = embed(stack, ids.flatten(), positions, length)
+        layers = stack.for_rows(len(states))
+        states = run_layers(stack, layers, states, groups, rotary, blocks, self.cache, self.source)
+        self.layers = stack.for_rows(groups * self.beams)
+        return states.view(groups, length, -1)[:, -1]
 
     def _compute_tables(self, count: int) -> None:
         """Compute what depends on positions or distances below `count`."""
         self.table_length = count
-        self.rotations = self.stack.rotations(count)
-        self.visibility.bias = self.stack.score_bias(count)
+        self.rotary = self.stack.rotary(count)
+        bias = self.stack.position_bias(-torch.arange(count).unsqueeze(0), is_causal=True)
+        self.bias = None if bias is None else bias[:, 0]  # (H, count), by distance to an earlier key
 
     def step(self, tokens: torch.Tensor) -> torch.Tensor:
         """Read a token of every row (G * W,), row by row of a group; return the last states (G * W, D)."""
-        stack, beams = self.stack, self.beams
-        rows, heads, width = len(tokens), stack.key_value_heads, stack.head_dim
-        groups = rows // beams
+        stack = self.stack
         if self.place >= self.table_length:
             self._compute_tables(2 * self.table_length)
-        targets = self.cache.add(beams)
-        filled = self.cache.filled
-        self.visibility.add_step(filled)
-        first = self.cache.slot_of(self.visibility.first_place(self.place))
-        mask = self.visibility.mask(self.place, first, filled)
-        group_heads = stack.heads // heads
-        if mask is not None:  # (G or 1, K or 1, W, 1 or H/K, N) to (G or 1, K or 1, Q, N)
-            mask = mask.expand(-1, -1, -1, group_heads, -1).flatten(2, 3)
-        reads = self.cache.read(first)
+        self.cache.add(self.beams)
+        self.visibility.add_step(self.cache.filled)
+        blocks = {kind: [self._block_of_step(window)] for kind, window in stack.windows.items()}
         count = self.place + 1 if isinstance(self.positions, int) else int(self.positions.max()) + 1
         states = embed(stack, tokens, self.positions, count)
-        rotary = None if self.rotations is None else self.rotations[:, self.positions].view(2, -1, 1, width // 2)
-        for index, layer in enumerate(self.layers):
-            # self-attention over the slots that are seen
-            qkv = layer.qkv(layer.attention_input(0, states)).view(rows, -1, width)
-            if rotary is not None:
-                turned = apply_rotary_pos_emb(qkv[:, : stack.heads + heads].unsqueeze(2), rotary).squeeze(2)
-                qkv = torch.cat([turned, qkv[:, stack.heads + heads :]], dim=1)
-            new = qkv[:, stack.heads :].view(groups, beams, 2, heads, width)
-            targets[index].copy_(new.permute(2, 0, 3, 1, 4))
-            key, value = reads[index].unbind(0)
-            output = self._attend(qkv[:, : stack.heads], key, value, mask, layer.weights.scaling)
-            states = layer.add(0, states, layer.out(output))
-            # cross-attention: beams are further queries of the keys of their source
-            if self.cross is not None:
-                query = layer.cross_query(layer.attention_input(1, states)).view(rows, -1, width)
-                output = self._attend(query, *self.cross[index], self.cross_mask, layer.weights.scaling)
-                states = layer.add(1, states, layer.cross_out(output))
-            states = layer.feed_forward(states)
+        width = -1 if isinstance(self.positions, int) else len(tokens)
+        rotary = {kind: table[:, self.positions].view(2, abs(width), 1, -1) for kind, table in self.rotary.items()}
+        groups = len(tokens) // self.beams
+        states = run_layers(stack, self.layers, states, groups, rotary, blocks, self.cache, self.source)
         self.place += 1
         self.positions = self.positions + 1
-        return states if stack.norm is None else stack.norm(states)
+        return states
+
+    def _block_of_step(self, window: int | None) -> Block:
+        """Return what the next token of every row attends to in layers with such a window."""
+        first = 0 if window is None else self.cache.slot_of(max(0, self.place - window + 1))
+        filled, hidden, mask = self.cache.filled, self.visibility.hidden, None
+        if hidden is not None:
+            mask = hidden[:, None, :, None, first:filled]  # (G, 1, W, 1, N)
+        if self.bias is not None:
+            slots, prompt = torch.arange(first, filled), self.cache.prompt
+            places = torch.where(slots < prompt, slots, prompt + (slots - prompt) // self.beams)
+            bias = self.bias[:, self.place - places].unflatten(0, (-1, self.stack.heads_per_key))[None, :, None]
+            mask = bias.expand(-1, -1, self.beams, -1, -1) if mask is None else mask + bias  # (G or 1, K, W, R, N)
+        if mask is not None:  # to (G or 1, K or 1, W * R, N)
+            mask = mask.expand(-1, -1, -1, self.stack.heads_per_key, -1).flatten(2, 3)
+        return Block((0, self.beams), (first, filled), mask)
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """Return the logits (rows, V) behind the last states (rows, D): minus infinity off the shortlist."""
@@ -261,18 +303,6 @@ class Engine:
             self.misses += 1
         return best_tokens(mask(self.logits(states)))
 
-    def _attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float
-    ) -> torch.Tensor:
-        """Return (G * W, H * d) of queries (G * W, H, d)."""
-        groups, heads, _, width = key.shape
-        if self.beams == 1:
-            query = query.view(groups, heads, -1, width)  # (G, K, H/K, d)
-            return attend(query, key, value, mask, scaling).reshape(groups, -1)
-        query = query.view(groups, self.beams, heads, -1, width).permute(0, 2, 1, 3, 4)
-        output = attend(query.flatten(2, 3), key, value, mask, scaling)  # (G, K, W * H/K, d)
-        return output.unflatten(2, (self.beams, -1)).permute(0, 2, 1, 3, 4).reshape(groups * self.beams, -1)
-
     def exchange(self, parents: torch.Tensor) -> None:
         """Let every beam follow its parent, (G, W), counted within its group; positions are equal there."""
         self.visibility.exchange(parents, self.cache.filled)
@@ -283,11 +313,5 @@ class Engine:
         self.visibility.keep_groups(index)
         if isinstance(self.positions, torch.Tensor):
             self.positions = self.positions.view(-1, self.beams).index_select(0, index).flatten()
-        if self.cross is not None:
-            kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-            for pair in self.cross:
-                if id(pair) not in kept:
-                    kept[id(pair)] = (pair[0].index_select(0, index), pair[1].index_select(0, index))
-            self.cross = [kept[id(pair)] for pair in self.cross]
-        if self.cross_mask is not None:
-            self.cross_mask = self.cross_mask.index_select(0, index)
+        if self.source is not None:
+            self.source = self.source.keep_groups(index)

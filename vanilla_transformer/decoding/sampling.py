@@ -20,15 +20,16 @@ def worth_dropping(active: int, rows: int) -> bool:
 def _filled_cache(engine: Engine, config: Any) -> Cache:
     """Return the keys and values as a cache of transformers."""
     own = DynamicCache(config=config.get_text_config(decoder=True))
-    for index, states in enumerate(engine.cache.read(0)):
-        own.update(states[0], states[1], index)
-    if engine.cross is None:
+    keys, values = (states[:, :, :, : engine.cache.filled] for states in engine.cache.states)
+    for index, (key, value) in enumerate(zip(keys, values, strict=True)):
+        own.update(key, value, index)
+    if engine.source is None:
         return own
     cross = DynamicCache()
-    for index, (key, value) in enumerate(engine.cross):
+    for index, (key, value) in enumerate(engine.source.pairs):
         cross.update(key, value, index)
     cache = EncoderDecoderCache(own, cross)
-    cache.is_updated = dict.fromkeys(range(len(engine.cross)), True)
+    cache.is_updated = dict.fromkeys(range(len(engine.source.pairs)), True)
     return cache
 
 

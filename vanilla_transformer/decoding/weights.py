@@ -13,7 +13,7 @@ from vanilla_transformer.decoding import screening
 from vanilla_transformer.decoding.products import Product
 from vanilla_transformer.decoding.screening import ScreenedArgmax, can_screen
 from vanilla_transformer.modeling_vanilla_transformer import sinusoidal_encoding
-from vanilla_transformer.positions_vanilla_transformer import alibi_slopes, relative_buckets, rotary_embeddings
+from vanilla_transformer.positions_vanilla_transformer import apply_rotary_pos_emb, position_bias, rotary_embeddings_of
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -23,8 +23,8 @@ def _detached(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def norm_function(module: Any) -> Function | None:
-    """Return a norm without a module's overhead; `None` for an identity."""
-    if isinstance(module, nn.Identity):
+    """Return a norm without a module's overhead; `None` for an identity, or where there is none."""
+    if module is None or isinstance(module, nn.Identity):
         return None
     weight, shape, eps = module.weight.detach(), module.normalized_shape, module.eps
     if isinstance(module, nn.RMSNorm):
@@ -42,9 +42,11 @@ class LayerWeights:
     """Products and norms of one layer; queries, keys and values in one product, as gate and up projection are."""
 
     def __init__(self, layer: Any, dtype: str):
-        own, feed_forward = layer.self_attn, layer.feed_forward
+        own, feed_forward, config = layer.self_attn, layer.feed_forward, layer.self_attn.config
         self.pre_norm = layer.pre_norm
         self.scaling = own.scaling
+        self.heads, self.key_value_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim, self.value_dim = config.head_dim, config.value_dim
         self.activation = torch.relu_ if isinstance(feed_forward.activation, nn.ReLU) else feed_forward.activation
         self.is_gated = feed_forward.gate_proj is not None
         self.products = {
@@ -54,11 +56,15 @@ class LayerWeights:
             "down": product_of(dtype, feed_forward.down_proj),
         }
         self.norms = [norm_function(layer.self_attn_norm), None, norm_function(layer.feed_forward_norm)]
-        self.has_cross = hasattr(layer, "cross_attn")
-        if self.has_cross:
+        self.query_norm, self.key_norm = norm_function(own.q_norm), norm_function(own.k_norm)
+        self.cross_query_norm: Function | None = None
+        self.cross_key_norm: Function | None = None
+        if hasattr(layer, "cross_attn"):
             self.products["cross_query"] = product_of(dtype, layer.cross_attn.q_proj)
             self.products["cross_out"] = product_of(dtype, layer.cross_attn.o_proj)
             self.norms[1] = norm_function(layer.cross_attn_norm)
+            self.cross_query_norm = norm_function(layer.cross_attn.q_norm)
+            self.cross_key_norm = norm_function(layer.cross_attn.k_norm)
 
 
 class LayerFunctions:
@@ -68,12 +74,12 @@ class LayerFunctions:
         self.weights = weights
         chosen = {name: product.for_rows(rows) for name, product in weights.products.items()}
         self.qkv, self.out, self.up, self.down = (chosen[name] for name in ("qkv", "out", "up", "down"))
-        self.cross_query: Any = chosen.get("cross_query")
+        self._cross_query: Any = chosen.get("cross_query")
         self.cross_out: Any = chosen.get("cross_out")
         self.before = weights.norms if weights.pre_norm else [None, None, None]
         self.after = [None, None, None] if weights.pre_norm else weights.norms
 
-    def attention_input(self, index: int, states: torch.Tensor) -> torch.Tensor:
+    def _input(self, index: int, states: torch.Tensor) -> torch.Tensor:
         """Return what sublayer `index` reads: the normalised states where norms come first."""
         norm = self.before[index]
         return states if norm is None else norm(states)
@@ -84,8 +90,32 @@ class LayerFunctions:
         total = output.add_(states)
         return total if norm is None else norm(total)
 
+    def project(
+        self, states: torch.Tensor, rotary: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return queries (rows, H, d), keys (rows, K, d) and values (rows, K, d_v) of states (rows, D).
+
+        Args:
+            rotary: (2, rows or 1, 1, d/2 or less) of the positions, or `None`.
+        """
+        own, rows = self.weights, len(states)
+        qkv, width = self.qkv(self._input(0, states)), (own.heads + own.key_value_heads) * own.head_dim
+        both = qkv[:, :width].view(rows, -1, own.head_dim)
+        value = qkv[:, width:].view(rows, own.key_value_heads, own.value_dim)
+        if own.query_norm is not None and own.key_norm is not None:
+            both = torch.cat([own.query_norm(both[:, : own.heads]), own.key_norm(both[:, own.heads :])], dim=1)
+        if rotary is not None:
+            both = apply_rotary_pos_emb(both.unsqueeze(2), rotary).squeeze(2)
+        return both[:, : own.heads], both[:, own.heads :], value
+
+    def cross_query(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the queries (rows, H, d) of cross-attention for states (rows, D)."""
+        query = self._cross_query(self._input(1, states)).view(len(states), -1, self.weights.head_dim)
+        return query if self.weights.cross_query_norm is None else self.weights.cross_query_norm(query)
+
     def feed_forward(self, states: torch.Tensor) -> torch.Tensor:
-        inner = self.up(self.attention_input(2, states))
+        """Return states (rows, D) behind the feed-forward network."""
+        inner = self.up(self._input(2, states))
         if self.weights.is_gated:
             gate, inner = inner.chunk(2, dim=-1)
             inner = self.weights.activation(gate) * inner
@@ -95,34 +125,32 @@ class LayerFunctions:
 
 
 class StackWeights:
-    """Embedding, positions and layers of an encoder or decoder."""
+    """Embedding, positions and layers of an encoder or decoder.
+
+    Attributes:
+        kinds: of its layers, in order; `windows` has the window of each kind, `None` where there is none.
+    """
 
     def __init__(self, stack: Any, dtype: str):
         config = stack.config
-        self.stack_of = weakref.ref(stack)
+        self.config = config
         self.embeddings = stack.embed_tokens.weight.detach()
         self.scale = stack.embed_scale
-        self.kind = config.position_encoding
-        self.position_options = (config.position_offset, config.embedding_width, config.sinusoidal_form)
-        self.learned_positions = None
-        if stack.embed_positions is not None:
-            self.learned_positions = stack.embed_positions.weight.detach()[stack.embed_positions.offset :]
+        self.embed_positions, self.relative_bias = stack.embed_positions, stack.relative_bias
         types = stack.embed_token_types
         self.first_type = None if types is None else types.weight.detach()[0]
         self.embedding_norm = norm_function(stack.embed_norm)
         self.projection = None if stack.embed_projection is None else product_of(dtype, stack.embed_projection)
-        self.head_dim, self.heads = config.head_dim, config.num_attention_heads
-        self.key_value_heads = config.num_key_value_heads
-        self.rope_theta = config.rope_theta
-        own = {id(layer): layer for layer in stack.layers}
-        built = {key: LayerWeights(layer, dtype) for key, layer in own.items()}
-        self.layers = [built[id(layer)] for layer in stack.layers_in_order()]
+        layers = stack.layers_in_order()
+        built = {id(layer): LayerWeights(layer, dtype) for layer in stack.layers}
+        self.layers = [built[id(layer)] for layer in layers]
+        self.kinds = config.attention_kinds[: len(layers)]
+        self.windows = {k: config.sliding_window if k == "sliding_attention" else None for k in self.kinds}
+        self.heads_per_key = config.num_attention_heads // config.num_key_value_heads
         self.norm = norm_function(stack.norm)
         self.cross = None
         if stack.has_cross_attention:
-            attentions = [layer.cross_attn for layer in stack.layers_in_order()]
-            if len(own) == 1:
-                attentions = attentions[:1]
+            attentions = [layer.cross_attn for layer in (layers[:1] if len(built) == 1 else layers)]
             self.cross = product_of(dtype, *(p for a in attentions for p in (a.k_proj, a.v_proj)))
         self._table = torch.empty(0, 0)
 
@@ -139,44 +167,29 @@ class StackWeights:
 
     def positions(self, count: int) -> torch.Tensor | None:
         """Return the table (>= count, E) that is added to embeddings, computed to double its length where it is short."""
-        if self.kind == "learned":
-            if self.learned_positions is not None and count > len(self.learned_positions):
-                stack = self.stack_of()
-                assert stack is not None
-                stack.embed_positions(torch.tensor([[count - 1]]))  # raises the error that names the limit
-            return self.learned_positions
-        if self.kind != "sinusoidal":
+        if self.embed_positions is not None:
+            table = self.embed_positions.weight.detach()[self.embed_positions.offset :]
+            if count > len(table):
+                self.embed_positions(torch.tensor([[count - 1]]))  # raises the error that names the limit
+            return table
+        if self.config.position_encoding != "sinusoidal":
             return None
         if len(self._table) < count:
-            offset, width, form = self.position_options
-            length = max(64, 2 ** (count - 1).bit_length())
-            self._table = sinusoidal_encoding(torch.arange(length) + offset, width, form)
+            places = torch.arange(max(64, 2 ** (count - 1).bit_length())) + self.config.position_offset
+            self._table = sinusoidal_encoding(places, self.config.embedding_width, self.config.sinusoidal_form)
         return self._table
 
-    def rotations(self, count: int) -> torch.Tensor | None:
-        """Return cosines and sines (2, count, d/2) of rotary positions; `None` for other positions."""
-        return rotary_embeddings(torch.arange(count), self.head_dim, self.rope_theta) if self.kind == "rope" else None
+    def rotary(self, count: int) -> dict[str, torch.Tensor]:
+        """Return cosines and sines (2, count, d/2 or less) of rotary positions, by kind of layer."""
+        if self.config.position_encoding != "rope":
+            return {}
+        return {kind: rotary_embeddings_of(self.config, kind, torch.arange(count)) for kind in self.windows}
 
-    def score_bias(self, count: int) -> torch.Tensor | None:
-        """Return what is added to scores, (H, count) by distance to an earlier key; `None` where nothing is."""
-        if self.kind not in ("alibi", "relative"):
+    def position_bias(self, distance: torch.Tensor, is_causal: bool) -> torch.Tensor | None:
+        """Return what is added to scores (H, T, S) at `distance` (T, S), place of the key less that of the query."""
+        if not self.config.has_position_bias:
             return None
-        distance = torch.arange(count)
-        if self.kind == "alibi":
-            return -alibi_slopes(self.heads)[:, None] * distance
-        return self.bias_of_distances(-distance, is_causal=True)
-
-    def bias_of_distances(self, distance: torch.Tensor, is_causal: bool) -> torch.Tensor:
-        """Return what is added to scores (H, ...) for `distance` (...), place of the key less that of the query."""
-        if self.kind == "alibi":
-            return -alibi_slopes(self.heads).view(-1, *[1] * distance.dim()) * distance.abs()
-        stack = self.stack_of()
-        assert stack is not None
-        config = stack.config
-        buckets = relative_buckets(
-            distance, is_causal, config.relative_attention_num_buckets, config.relative_attention_max_distance
-        )
-        return stack.relative_bias.weight.detach()[buckets].movedim(-1, 0)
+        return position_bias(self.config, self.relative_bias, distance, is_causal).detach()
 
 
 class HeadWeights:
