@@ -71,6 +71,31 @@ def test_help_version_and_refusals_import_neither_torch_nor_transformers(tmp_pat
     assert imported == []
 
 
+ANY_FIRST = """
+import importlib, json, os, sys
+import torch, transformers.generation, transformers.masking_utils, transformers.modeling_layers
+
+failed = []
+for name in json.loads(sys.argv[1]):
+    child = os.fork()
+    if not child:
+        importlib.import_module(name)
+        from vanilla_transformer.modeling_vanilla_transformer import Kernels, VanillaTransformerForCausalLM
+        os._exit(type(Kernels.used) is Kernels or VanillaTransformerForCausalLM.decoding_backend is None)
+    if os.waitpid(child, 0)[1]:
+        failed.append(name)
+print(json.dumps(failed))
+"""
+
+
+def test_any_module_of_the_model_can_be_imported_first():
+    """Each of them leads to the tables that registration fills while modules are being imported."""
+    package = ROOT / "vanilla_transformer"
+    files = [*package.glob("*_vanilla_transformer.py"), *package.glob("kernels/*.py"), *package.glob("decoding/*.py")]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
+    assert in_a_fresh_process(ANY_FIRST, json.dumps(sorted(names))) == []
+
+
 @pytest.mark.parametrize("first", ["vanilla_transformer", "transformers, peft"])
 def test_models_are_known_everywhere_whichever_package_is_imported_first(first):
     code = f"""

@@ -14,6 +14,9 @@ from vanilla_transformer.positions_vanilla_transformer import compute_dtype
 __all__ = ["chunked_cross_entropy"]
 
 
+# torch 2.13's linear_cross_entropy in chunks, with smoothing as its cross entropy plus a linear term, is as fast with 256
+# rows at once (0.95 to 1.24 of this speed; 0.43 by its own choice of rows) and as exact, but takes more memory (398 MiB, not
+# 281, for 2,048 tokens of 512 and 37,000 words), has no gradients of gradients, and is not in torch 2.6 to 2.12.
 class _ChunkedCrossEntropy(torch.autograd.Function):
     """Output projection and smoothed cross entropy in one, a few rows of logits at a time.
 
