@@ -1,6 +1,6 @@
 # From a fresh clone, with Python 3.11 or newer:
 #   make demo     install, train on generated data, translate unseen input, draw the attention
-#   make test     install, run the tests
+#   make test     install, run the tests but the slow ones (MARKED= runs all)
 #   make check    install, check lint, format, types and spelling (CI runs this and the tests)
 #   make format   install, format the code and fix what lint can fix
 #   make clean    remove the environment and everything that was built
@@ -8,6 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 DEMO_ARGS ?=
+MARKED ?= not slow
 PYTEST_ARGS ?=
 PIP_ARGS ?=
 
@@ -22,9 +23,10 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed-demo
 	$(BIN)/vanilla-transformer demo $(DEMO_ARGS)
 
-# One thread a worker: two workers with two threads each take longer than two with one.
+# One thread a worker: two workers with two threads each take longer than two with one. Each has whole files of tests until
+# the other has nothing left, so that what a file's tests share is made once.
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKED)" $(PYTEST_ARGS)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ import json
 import os
 import runpy
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -29,12 +30,12 @@ READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "DISABLE_", "MPL", "PYTHONHASHSEED", "
 WITHOUT_PACKAGE = "import sys; sys.modules['vanilla_transformer'] = None  # any import of it fails\n"
 
 # Started with neither site-packages nor the caller's variables, in a few hundredths of a second.
-EXECUTABLE = """#!{python} -IS
+ASK = """
 import json, os, signal, socket, sys
 server = socket.socket(socket.AF_UNIX)
-server.connect({socket!r})
+server.connect(sys.argv.pop(0).removesuffix("ask.py") + "socket")
 socket.send_fds(server, [b" "], [0, 1, 2])
-server.sendall(json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode() + b"\\n")
+server.sendall(json.dumps([sys.argv, os.getcwd(), dict(os.environ)]).encode() + b"\\n")
 answers = server.makefile()
 process = int(answers.readline())
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
@@ -61,8 +62,12 @@ class WarmPython:
     def __init__(self, environment):
         self.environment = dict(environment)
         self.place = tempfile.TemporaryDirectory()  # a socket's path may be only a hundred characters long
-        self.socket, self.executable = (os.path.join(self.place.name, name) for name in ("socket", "python"))
-        Path(self.executable).write_text(EXECUTABLE.format(python=sys.executable, socket=self.socket))
+        self.socket, self.executable, ask = (os.path.join(self.place.name, n) for n in ("socket", "python", "ask.py"))
+        Path(ask).write_text(ASK)
+        command = " ".join(
+            map(shlex.quote, [sys.executable, "-IS", ask])
+        )  # a path with a space cannot stand after "#!"
+        Path(self.executable).write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         os.chmod(self.executable, 0o755)
 
     def __enter__(self):
