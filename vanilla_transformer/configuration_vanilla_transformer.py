@@ -103,7 +103,7 @@ def _of_package(module: str) -> Any:
     except ModuleNotFoundError as error:
         what = module.replace("_", " ")
         raise ImportError(
-            f"{what} do not travel with a model; install the package vanilla_transformer to have them."
+            f"{what}: not part of what travels with a model; install the package vanilla_transformer to have them."
         ) from error
 
 
