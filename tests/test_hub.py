@@ -311,7 +311,7 @@ from vanilla_transformer.cli import main
 main(["push", {str(finished)!r}, {name!r}])
 """
     )
-    about = {"README.md", "recipe.yaml", "metrics.json", "curves.png"}
+    about = {"README.md", "recipe.yaml", "metrics.json", "curves.png", "shortlist.safetensors"}
     pushed = hub.files(name)
     assert f"pushed: {hub.url}/{name}/commit/" in said
     assert set(pushed) == {".gitattributes", *MODEL, *TOKENIZER, *about}

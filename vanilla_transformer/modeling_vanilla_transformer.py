@@ -326,7 +326,7 @@ class VanillaTransformerEmbeddings:
         In between, where the model has them, token types and a norm; at the end a projection to the width of layers.
         """
         # tokens (3.4)
-        width = self.embed_tokens.embedding_dim
+        width = self.config.embedding_width
         if inputs_embeds is None:
             self.check_token_ids(input_ids)
             inputs_embeds = self.embed_tokens(input_ids)
