@@ -41,16 +41,16 @@ export async function load(read, toModule, settings) {
   };
 
   class Growing extends library.BaseStreamer {
-    constructor(onText) {
+    constructor(showText) {
       super();
-      Object.assign(this, { onText, ids: [], isStart: true });
+      Object.assign(this, { showText, ids: [], isStart: true });
     }
     put([ids]) {
       const isStart = this.isStart; // of which nothing is text
       this.isStart = false;
       if (isStart) return;
       this.ids.push(...ids);
-      this.onText(target.decode(this.ids, { skip_special_tokens: true }).replace(/\ufffd+$/, ""));
+      this.showText(target.decode(this.ids, { skip_special_tokens: true }).replace(/\ufffd+$/, ""));
     }
     end() {}
   }
@@ -60,7 +60,7 @@ export async function load(read, toModule, settings) {
    * @returns its text, the tokens read and written as text, a row of weights (S) for each written token, and whether it is longer
    * than the texts that the model was trained with.
    */
-  async function translate(text, onText = () => {}) {
+  async function translate(text, showText = () => {}) {
     if (!text.trim()) return { text: "", source: [], target: [], isTooLong: false, attention: [] };
     const inputs = reader(text);
     const length = inputs.input_ids.dims[1];
@@ -70,7 +70,7 @@ export async function load(read, toModule, settings) {
       num_beams: 1,
       do_sample: false,
       max_new_tokens: most,
-      streamer: new Growing(onText),
+      streamer: new Growing(showText),
       return_dict_in_generate: true,
       output_attentions: true,
     });
