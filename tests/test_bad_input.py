@@ -162,7 +162,7 @@ COMMANDS = [
     ("convert model run", "run is not empty"),
     ("convert model . --to-transformers", ". is not empty"),
     ("convert model source.txt --to-transformers", "source.txt is not a folder"),
-    ("convert model out2 --to-transformers --family foo", "unknown family 'foo'; the families are marian, pegasus, bart, fsmt, t5,"),
+    ("convert model out2 --to-transformers --family foo", "unknown family 'foo'; the families are marian, pegasus, bart, mbart,"),
     ("convert lm out2 --to-transformers --family bert", "VanillaTransformerForCausalLM cannot be converted: bert has no class"),
     ("convert model out2 --family bart", "--family says what --to-transformers makes"),
     ("convert model out2 --kind foo", "--kind foo is unknown; it is transformers, fairseq or opennmt."),

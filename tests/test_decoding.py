@@ -121,6 +121,19 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("architecture", WRITERS)
+@pytest.mark.parametrize("rows", [1, 7, 8, 33])
+@pytest.mark.parametrize("length", [1, 2, 9, 70])
+def test_prompts_without_padding_in_batches_of_any_size(architecture, rows, length):
+    """Attention is computed in one way for few rows and in another for many."""
+    model = randomise(tiny_model(architecture, max_position_embeddings=128)).eval()
+    ids = torch.randint(3, 50, (rows, length), generator=torch.Generator().manual_seed(0))
+    name = "decoder_input_ids" if architecture == "encoder-decoder" else "input_ids"
+    inputs = {"input_ids": ids, name: ids}
+    assert_same(model, **inputs, max_new_tokens=3)
+    assert_same(model, **inputs, num_beams=2, max_new_tokens=3)
+
+
+@pytest.mark.parametrize("architecture", WRITERS)
 @pytest.mark.parametrize("wanted", [{}, ALL], ids=["tokens", "everything"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting_of_generate_gives_the_same(name, wanted, architecture):

@@ -154,7 +154,8 @@ def test_a_run_that_is_killed_again_and_again_ends_bit_identical(processes, tmp_
             assert_same_state(checkpoint, whole / checkpoint.name)
         found = {path.relative_to(folder).parts[0] for path in folder.rglob("*.safetensors")}
         assert set(filterfalse(is_temporary, found)) <= {path.name for path in find_checkpoints(folder)} | {
-            "model.safetensors"
+            "model.safetensors",
+            "shortlist.safetensors",
         }, kill
     assert history(folder) == history(whole)
     assert equal_weights(weights(folder), weights(whole))

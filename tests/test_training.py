@@ -528,6 +528,7 @@ def test_the_folder_of_a_run_holds_everything(finished):
         "config.json",
         "configuration_vanilla_transformer.py",
         "curves.png",
+        "shortlist.safetensors",
         "generation_config.json",
         "generation_vanilla_transformer.py",
         "kernels_vanilla_transformer.py",

@@ -375,7 +375,9 @@ def test_pairs_in_a_row_need_the_package_for_flash_attention(monkeypatch):
     monkeypatch.setattr(Kernels, "used", Kernels())
     model.config._attn_implementation_internal = "flash_attention_2"
     batch = packed_batch(*sides("encoder-decoder"), "encoder-decoder")
-    with pytest.raises(ValueError, match="several pairs in a row cannot be told apart by flash attention here; pip"):
+    with pytest.raises(
+        ValueError, match="several pairs in a row cannot be told apart by flash attention here; install"
+    ):
         model.model.decoder(
             batch["labels"].clamp(min=0),
             position_ids=batch["decoder_position_ids"],

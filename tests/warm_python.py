@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 
 # what a module reads when it is imported: another value in the environment would come too late
+NEVER_MIND = ("HF_HUB_DISABLE_TELEMETRY",)  # which gradio sets where it is imported, and nothing is sent in the tests
 READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "DISABLE_", "MPL", "PYTHONHASHSEED", "PYTHONWARNINGS")
 
 WITHOUT_PACKAGE = "import sys; sys.modules['vanilla_transformer'] = None  # any import of it fails\n"
@@ -186,7 +187,11 @@ def _keep(asking):
 def _become(arguments, folder, environment):
     """Be the Python that was asked for."""
     for name in {*environment, *os.environ}:
-        if name.startswith(READ_AT_IMPORT) and environment.get(name) != os.environ.get(name):
+        if (
+            name.startswith(READ_AT_IMPORT)
+            and name not in NEVER_MIND
+            and environment.get(name) != os.environ.get(name)
+        ):
             raise RuntimeError(f"{name} has been read already: start a WarmPython with it")
     os.chdir(folder)
     paths = [os.environ.get("PYTHONPATH", ""), environment.get("PYTHONPATH", "")]

@@ -46,7 +46,8 @@ def attend(
     for (start, stop), (first, last), mask, is_causal in blocks:
         part = query[:, start:stop].permute(0, 2, 1, 3, 4).flatten(2, 3)  # (G, K, Q * R, d)
         keys, values = key[:, :, first:last], value[:, :, first:last]
-        if groups < FEW_GROUPS or part.shape[2] >= FEW_QUERIES:
+        # the two products know no order of tokens but that of a mask
+        if is_causal or groups < FEW_GROUPS or part.shape[2] >= FEW_QUERIES:
             output = sdpa(part, keys, values, attn_mask=mask, is_causal=is_causal, scale=scaling)
         else:
             part = part.reshape(groups * heads, -1, width)
