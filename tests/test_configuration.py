@@ -225,6 +225,16 @@ def test_wrong_type_is_refused_in_one_sentence_that_names_the_field(field, value
         setattr(VanillaTransformerConfig(), field, value)
 
 
+ROPE = {"position_encoding": "rope"}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -266,6 +276,25 @@ def test_wrong_type_is_refused_in_one_sentence_that_names_the_field(field, value
         ({"num_beams": 5}, ["'num_beams'", "model.generation_config"]),
         ({"max_new_tokens": 5}, ["'max_new_tokens'", "model.generation_config"]),
         ({"sliding_window": 0}, ["sliding_window=0"]),
+        ({"value_head_dim": 0}, ["value_head_dim=0"]),
+        ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor", "position_encoding='rope'"]),
+        ({**ROPE, "partial_rotary_factor": 1.5}, ["partial_rotary_factor=1.5"]),
+        ({**ROPE, "rope_parameters": {"rope_type": ["yarn"]}}, ["rope_type=['yarn'] is not known"]),
+        ({**ROPE, "rope_parameters": {"rope_type": "yarm"}}, ["rope_type='yarm'", "did you mean 'yarn'?"]),
+        ({**ROPE, "rope_parameters": {"rope_type": "linear"}}, ["rope_type='linear' needs factor"]),
+        ({**ROPE, "rope_parameters": {"rope_type": "linear", "factor": "2"}}, ["factor='2'"]),
+        ({**ROPE, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "beta": 1}}, ["beta has no effect"]),
+        ({**ROPE, "rope_parameters": {"sliding_attention": {}}}, ["'sliding_attention' is none"]),
+        ({**ROPE, "rope_parameters": {"full_attention": {}, "factor": 2.0}}, ["'factor' stands beside"]),
+        ({**ROPE, "head_dim": 2, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, ["4 numbers"]),
+        ({**ROPE, "rope_parameters": {**LLAMA3, "high_freq_factor": 1.0}}, ["high_freq_factor must be above"]),
+        ({"layer_types": ["full_attention"]}, ["1 entries", "6 in the encoder"]),
+        ({"layer_types": ["window"] * 6}, ["'window' must be 'full_attention'"]),
+        ({"layer_types": ["sliding_attention"] * 6}, ["needs sliding_window"]),
+        (
+            {"layer_types": ["sliding_attention", "full_attention"] * 3, "sliding_window": 4, "shared_layers": True},
+            ["shared_layers=False"],
+        ),
     ],
 )
 def test_impossible_combination_is_refused_in_one_sentence(given, words):

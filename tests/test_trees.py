@@ -39,6 +39,12 @@ def test_what_is_not_a_tree_is_refused_with_the_reason(line, reason):
         read_tree(line)
 
 
+def test_a_deep_tree_is_read_written_and_rebuilt():
+    words, brackets = linearize(read_tree("(A " * 198 + "(NN x)" + ")" * 198))
+    tree, whole = rebuild(words, brackets)
+    assert whole and tree.height() == 200 and score_trees([tree], [tree]).complete == 1
+
+
 @pytest.mark.parametrize(
     ("written", "rebuilt", "well_formed"),
     [

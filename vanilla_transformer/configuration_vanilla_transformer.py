@@ -445,9 +445,12 @@ class VanillaTransformerConfig(PreTrainedConfig):
         if encoding != "rope" and (self.rotary_scaling is not None or part != 1):
             yield "rotary_scaling and partial_rotary_factor need position_encoding='rope'."
         kinds = dict.fromkeys(self.layer_types or [self._kind_of_all_layers])  # of any number of layers
-        for name, value in (self.rotary_scaling or {}).items():
-            if isinstance(value, dict) and name not in kinds:
-                yield f"rotary_scaling: {name!r} is none of the model's kinds of layers, {', '.join(kinds)}."
+        given = self.rotary_scaling or {}
+        nested = [name for name, value in given.items() if isinstance(value, dict)]
+        if other := [name for name in nested if name not in kinds]:
+            yield f"rotary_scaling: {other[0]!r} is none of the model's kinds of layers, {', '.join(kinds)}."
+        if nested and (beside := sorted(given.keys() - nested)):
+            yield f"rotary_scaling: {beside[0]!r} stands beside {nested[0]!r}; give it inside each kind of layers."
         for kind in kinds:
             yield from self._faults_of_rotary(self.rope_parameters_of(kind))
         if offset and encoding not in ("sinusoidal", "learned"):
@@ -485,7 +488,7 @@ class VanillaTransformerConfig(PreTrainedConfig):
     def _faults_of_rotary(self, given: dict[str, Any]) -> Iterator[str]:
         """Yield what is wrong with that which scales the rotary frequencies of one kind of layer."""
         kind, always = given["rope_type"], {"rope_type", "rope_theta", "partial_rotary_factor"}
-        if kind not in _ROPE_NUMBERS:
+        if not isinstance(kind, str) or kind not in _ROPE_NUMBERS:
             hint = _hint(str(kind), _ROPE_NUMBERS, f"it is one of {', '.join(_ROPE_NUMBERS)}.")
             yield f"rotary_scaling: rope_type={kind!r} is not known; {hint}"
         needed, optional = _ROPE_NUMBERS[kind]
@@ -497,6 +500,13 @@ class VanillaTransformerConfig(PreTrainedConfig):
             value = given[name]
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
                 yield f"rotary_scaling: {name}={value!r} must be a number above 0, and finite."
+        if not isinstance(given.get("truncate", True), bool):
+            yield f"rotary_scaling: truncate={given['truncate']!r} must be true or false."
+        # what divides by a difference
+        if kind == "llama3" and given["high_freq_factor"] <= given["low_freq_factor"]:
+            yield "rotary_scaling: high_freq_factor must be above low_freq_factor."
+        if kind == "dynamic" and self.rotary_dim < 4:
+            yield f"rotary_scaling: rope_type='dynamic' needs 4 numbers of a head to turn, and {self.rotary_dim} do."
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:

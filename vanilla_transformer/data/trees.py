@@ -21,7 +21,7 @@ WORD = "XX"
 
 _EMPTY = "-NONE-"
 _LONGEST = 1_000_000
-_DEEPEST = 500
+_DEEPEST = 200  # brackets; each is a call or two on Python's stack
 
 
 class TreeError(ValueError):
